@@ -14,7 +14,7 @@ func (r *Router) book(k load.Key, c *Candidate, s *scratch, o *Options, now time
 	req := load.Request{
 		PromptTokens:   s.tokens,
 		NewTokens:      c.NewTokens,
-		ExpectedOutput: max(o.ExpectedOutput, 0),
+		ExpectedOutput: o.output(),
 		Leased:         true,
 		// Nothing is to be computed there: its prefill is over before it starts.
 		Prefilled: o.Stage == DecodeStage,
@@ -23,6 +23,14 @@ func (r *Router) book(k load.Key, c *Candidate, s *scratch, o *Options, now time
 		req.Blocks, req.Private = s.local, s.private
 	}
 	return r.add(k, c.slot, c.RankID, req, now)
+}
+
+// output is how many tokens a request with the options should generate, as far as they say; 0 if they do not.
+func (o *Options) output() int {
+	if o.ExpectedOutput > 0 {
+		return o.ExpectedOutput
+	}
+	return max(o.MostOutput, 0)
 }
 
 func (r *Router) add(k load.Key, slot uint32, id shard.RankID, req load.Request, now time.Time) error {

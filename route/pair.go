@@ -90,7 +90,7 @@ func (r *Router) choosePair(ctx context.Context, s *scratch, o *Options) (Pair, 
 	r.expire(now)
 	first := Options{
 		RequestID: o.RequestID, Name: o.Name, Stage: PrefillStage, Explain: o.Explain, Watched: o.Watched,
-		Weight: o.Weight, Temperature: o.Temperature, ExpectedOutput: o.ExpectedOutput, FirstToken: o.FirstToken, Token: o.Token, Waited: o.Waited,
+		Weight: o.Weight, Temperature: o.Temperature, ExpectedOutput: o.ExpectedOutput, MostOutput: o.MostOutput, FirstToken: o.FirstToken, Token: o.Token, Waited: o.Waited,
 		Patient: o.Patient, Settled: o.Settled, Pull: o.Pull, avoid: o.Excluded,
 	}
 	if r.apart != nil {

@@ -118,6 +118,7 @@ type Weighing struct {
 	aim      aim  // what the request is to keep
 	aims     bool // that is its own
 	expected int  // tokens to generate; 0 if unknown
+	most     int  // of them; 0 if unknown
 	guessed  bool // so is the prompt, but for its length, about
 
 	holds  func(slot uint32) int // blocks that the slot's rank holds
@@ -240,6 +241,6 @@ func (w *Weighing) override(o *Options) {
 	if o.Temperature != nil {
 		w.Temperature = *o.Temperature
 	}
-	w.Pinned, w.expected = o.Worker != nil, o.ExpectedOutput
+	w.Pinned, w.expected, w.most = o.Worker != nil, o.ExpectedOutput, o.MostOutput
 	w.aim, w.aims = o.aim(w.Settings), o.Token != nil
 }

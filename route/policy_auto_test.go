@@ -585,6 +585,39 @@ func TestDecodingIsCapped(t *testing.T) {
 	}
 }
 
+// TestClaimedOutputs: what a request says of its answer counts as far as that is plausible, and a limit no more than a usual answer,
+// but how long the answer may take goes by either.
+func TestClaimedOutputs(t *testing.T) {
+	a := newAuto()
+	usual := int(a.speeds.output)
+	weigh := func(o Options) (decoding, answer float64) {
+		w := &Weighing{BlockSize: 4, PromptTokens: 4000, Settings: &Settings{}}
+		w.override(&o)
+		c := &Candidate{Requests: 1, Prefilling: 1, Context: 10_000}
+		var e estimate
+		a.estimate(&e, w, c, 0)
+		_, answer = a.alone(w, c)
+		return e.decoding, answer
+	}
+	for _, c := range []struct {
+		says, as Options
+		answers  float64 // usual ones
+	}{
+		{Options{ExpectedOutput: math.MaxInt32}, Options{ExpectedOutput: plausibleOutputs * usual}, math.MaxInt32 / float64(usual)},
+		{Options{MostOutput: math.MaxInt32}, Options{}, math.MaxInt32 / float64(usual)},
+		{Options{MostOutput: 1}, Options{ExpectedOutput: 1}, 1 / float64(usual)},
+		{Options{ExpectedOutput: 3 * usual, MostOutput: 4 * usual}, Options{ExpectedOutput: 3 * usual}, 3},
+		{Options{ExpectedOutput: -1, MostOutput: -1}, Options{}, 1},
+	} {
+		got, answer := weigh(c.says)
+		want, _ := weigh(c.as)
+		_, one := weigh(Options{})
+		if got != want || math.Abs(answer/(c.answers*one)-1) > 1e-9 {
+			t.Errorf("%d and at most %d tokens: decoding counts %v ms, want %v; the answer may take %v ms, want %v", c.says.ExpectedOutput, c.says.MostOutput, got, want, answer, c.answers*one)
+		}
+	}
+}
+
 // TestLongPromptsKeepApart: a prompt that is twice as long pays nearly twice for what is attended to on a rank, and it matters less
 // whose tokens these are, of a few with long prompts or of many with short ones: those with long prompts end last. But where all ms
 // count alike. Prompts without tokens cost nothing, and not a number.

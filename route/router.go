@@ -316,9 +316,9 @@ type Options struct {
 	// not nil; 0 is none. Waited is how long ago the request came.
 	FirstToken, Token *time.Duration
 	Waited            time.Duration
-	// ExpectedOutput is how many tokens the request should generate; 0 if
-	// unknown.
-	ExpectedOutput int
+	// ExpectedOutput is how many tokens the request should generate, and MostOutput how many it may
+	// at most; 0 if unknown.
+	ExpectedOutput, MostOutput int
 	// Explain puts every rank's numbers into the answer.
 	Explain bool
 }

@@ -262,7 +262,7 @@ func (p *Proxy) moved(ctx context.Context, q *call, pair *route.Pair, stage rout
 			if p.endpoint(e, rank) != served {
 				continue
 			}
-			o := route.Options{RequestID: q.id, Watched: true, Whole: !q.stream, Stage: stage, Client: q.options.Client, ExpectedOutput: q.options.ExpectedOutput, Worker: &id}
+			o := route.Options{RequestID: q.id, Watched: true, Whole: !q.stream, Stage: stage, Client: q.options.Client, ExpectedOutput: q.options.ExpectedOutput, MostOutput: q.options.MostOutput, Worker: &id}
 			if len(p.cfg.Gateway.Ports) > 0 || e.Ranks() == 1 {
 				o.DPRank = &rank
 			}

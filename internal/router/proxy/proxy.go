@@ -314,9 +314,7 @@ func (p *Proxy) read(w http.ResponseWriter, r *http.Request, q *call) *refusal {
 	if tenant != nil {
 		group = *tenant
 	}
-	if q.options.ExpectedOutput == 0 {
-		q.options.ExpectedOutput = q.output
-	}
+	q.options.MostOutput = q.output
 	if q.passage != nil {
 		q.options.Client = maphash.Comparable(p.seed, clientOf(r))
 	}

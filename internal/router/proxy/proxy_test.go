@@ -86,7 +86,7 @@ func TestStreamsAtOnce(t *testing.T) {
 		got <- resp
 	}()
 	l.eventually(func() error {
-		if x := l.model().Router.Loads()[0]; x.PrefillTokens != 5 || x.Requests != 1 {
+		if x := l.model().Router.Loads()[0]; x.PrefillTokens != 5 || x.Requests != 1 || x.OutputLeft != 3 {
 			return fmt.Errorf("not booked: %+v", x)
 		}
 		return nil
