@@ -71,13 +71,15 @@ func late(predicted, target float64) float64 {
 // slow is what it costs a request that its rank takes so long for a token now. What counts is the mean over
 // all of its tokens, and others come and go meanwhile: so it is half of the cube, and no chance. With one, as
 // late's, those that miss their targets are brought together on few ranks, and up to 4 % more
-// miss them where many are near their targets. Beyond twice the target all is lost already.
+// miss them where many are near their targets. But it has no more than one target to lose: from there on,
+// at a quarter above the target, what is later still counts half, so that who has lost his spares those who may keep theirs
+// and is not forgotten; beyond three times the target it is nothing.
 func slow(predicted, target float64) float64 {
 	if target == 0 {
 		return 0
 	}
-	x := min(predicted/target, 2)
-	return x * x * x / 2
+	x := min(predicted/target, 3)
+	return min(x*x*x, x+0.74) / 2 // of which the cube is less up to its being 2
 }
 
 // total is the whole cost of a request on a rank: where targets count, with what it takes for them.

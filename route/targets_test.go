@@ -58,6 +58,27 @@ func TestTargets(t *testing.T) {
 	}
 }
 
+// TestWhoHasLostSparesOthers: where a request makes all tokens later wherever it goes, it goes to those that miss their target
+// anyway, however far they are from it, and not to those who would just keep it.
+func TestWhoHasLostSparesOthers(t *testing.T) {
+	for _, lost := range []time.Duration{8 * time.Millisecond, 6 * time.Millisecond, 3 * time.Millisecond, time.Millisecond} {
+		r, _, _ := autoFleet(t, 2, nil)
+		for i := range 20 {
+			id, w, target := fmt.Sprint("there", i), uint64(1+i%2), 12*time.Millisecond
+			if w == 1 {
+				target = lost
+			}
+			best(t, r, Prompt{Local: numbers(100_000*(i+1), 10_000/testBlock)}, Options{RequestID: id, Worker: &w, Token: &target})
+			r.MarkPrefillComplete(id)
+		}
+		o := Options{Token: new(time.Duration)}
+		if got := best(t, r, Prompt{Local: numbers(1, 2000)}, o); got.Worker != 1 {
+			o.Explain = true
+			t.Errorf("of %v a token, which takes 11 ms, all have missed theirs, of 12 ms none: it goes to the latter: %v", lost, best(t, r, Prompt{Local: numbers(1, 2000)}, o).Ranks)
+		}
+	}
+}
+
 // TestTargetsOfAModel: those of the settings hold for whoever brings none, also for requests
 // of other routers.
 func TestTargetsOfAModel(t *testing.T) {
