@@ -120,8 +120,8 @@ func (s *Settings) credit(t event.Tier, pooled bool) float64 {
 
 // decodeShare is how much a ms of decoding counts of a ms before the first token. Decoding
 // takes most of a request's time, but its ms are spread over all tokens, and readers wait for
-// the first one. With tail, those of requests with long prompts count more, as these end last, and what sharing
-// a batch costs never counts more than computing two such prompts; without, all ms count alike, which ends
+// the first one. With tail, those of requests with long prompts count more, as these end last, and all of them never
+// more than computing two such prompts; without, all ms count alike, which ends
 // requests soonest in the mean.
 func (s *Settings) decodeShare() (share float64, tail bool) {
 	switch s.Objective {
