@@ -25,14 +25,6 @@ func (r *Router) book(k load.Key, c *Candidate, s *scratch, o *Options, now time
 	return r.add(k, c.slot, c.RankID, req, now)
 }
 
-// output is how many tokens a request with the options should generate, as far as they say; 0 if they do not.
-func (o *Options) output() int {
-	if o.ExpectedOutput > 0 {
-		return o.ExpectedOutput
-	}
-	return max(o.MostOutput, 0)
-}
-
 func (r *Router) add(k load.Key, slot uint32, id shard.RankID, req load.Request, now time.Time) error {
 	if err := r.table.Add(k, slot, req, now); err != nil {
 		r.stats.Duplicate++

@@ -50,8 +50,6 @@ const (
 	// cappedPrompts is how many prompts of the request's length take as long as decoding counts at most,
 	// where the objective caps that. From 1 to 4 first tokens in overload come as soon; uncapped, 1 % later.
 	cappedPrompts = 2
-	// plausibleOutputs is how many usual answers one counts as at most, whatever its request says.
-	plausibleOutputs = 8
 	// usable is the part of a cache that live requests' blocks may fill before a request is
 	// taken to wait for some of them: the rest is for what they generate.
 	usable = 0.95
@@ -398,29 +396,6 @@ func (*auto) Formula(w *Weighing, c *Candidate) string {
 		parts = fmt.Sprintf(" (%.1f waiting)", wait)
 	}
 	return fmt.Sprintf("%.1f ms = %.1f to the first token%s + %.1f displaced + %.1f decoding%s%s", c.Cost, p[partFirst], parts, p[partDisplaced], p[partDecoding], others, w.unfetched(c))
-}
-
-// output is how many tokens the request should generate: as many as it says itself, though no more than
-// plausibleOutputs usual ones, or else as others do, if it may. A limit alone is no more than that: many clients name one that is far off.
-func (w *Weighing) output(usual float64) float64 {
-	switch {
-	case w.expected > 0:
-		return min(float64(w.expected), plausibleOutputs*usual)
-	case w.most > 0:
-		return min(float64(w.most), usual)
-	}
-	return usual
-}
-
-// longest is how many tokens the request may generate, for who waits for them: as many as it says itself, or else as others do.
-func (w *Weighing) longest(usual float64) float64 {
-	switch {
-	case w.expected > 0:
-		return float64(w.expected)
-	case w.most > 0:
-		return float64(w.most)
-	}
-	return usual
 }
 
 // follow keeps what was expected of a request that is booked, to learn from it.
