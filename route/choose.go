@@ -92,7 +92,11 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 		}
 		a.Overdue = r.allowed(o, &a.Candidate, &e)
 		a.First = time.Duration(e.first * float64(time.Millisecond))
-		booked = r.send(k, r.workers[a.Worker], o.Client, a.Overdue, now)
+		allowed := a.Overdue
+		if a.Quiet = r.quiet(); o.Question || allowed == 0 {
+			allowed, a.Quiet = 0, 0
+		}
+		booked = r.send(k, r.workers[a.Worker], o.Client, allowed, now)
 		booked.watched = o.Watched
 		a.Trial = Trial{!booked.worker.breaker.Closed(), r.unproven(booked.worker)}
 		booked.choose(&a, o, r.bySlot[a.slot], s.trace.TraceID(), r.cfg.BlockSize)

@@ -42,6 +42,8 @@ type health struct {
 	oldest, newest *attempt
 	spoke          time.Time // when it last gave anything
 	silent         bool      // left out for its oldest request
+	mute           bool      // left out, as the router's own request gave nothing either: see Router.Ask
+	relented       bool      // half open for such a one alone, which was answered
 	failed         uint64    // requests
 	leftOut        [2]uint64 // times: for failures and silence, for want of room
 	told           uint64    // times that another router's word made it half open
@@ -95,7 +97,7 @@ func (r *Router) allWell(now time.Time) bool {
 	}
 	until := now.Add(time.Hour)
 	for _, m := range r.members {
-		if m.worker.silent || !m.worker.breaker.Closed() {
+		if m.worker.silent || m.worker.mute || !m.worker.breaker.Closed() {
 			return false
 		}
 		for a := m.worker.oldest; a != nil; a = a.newer {
@@ -137,7 +139,7 @@ func (r *Router) allowed(o *Options, c *Candidate, e *estimate) time.Duration {
 // spokeNow notes that something came from the request's worker.
 func (r *Router) spokeNow(k load.Key, now time.Time) {
 	if a := r.attempts[k]; a != nil {
-		a.worker.spoke, a.worker.silent = now, false
+		a.worker.speaks(now)
 		if a.answered && !a.firm && now.Sub(a.first) >= firmAfter {
 			r.firm(a, now)
 		}
@@ -150,7 +152,7 @@ func (r *Router) succeeded(k load.Key, now time.Time) {
 	if a == nil {
 		return
 	}
-	a.worker.spoke, a.worker.silent = now, false
+	a.worker.speaks(now)
 	a.worker.wrong, a.worker.wrongMost = 0, 0
 	if a.first.IsZero() {
 		a.first = now
@@ -317,7 +319,7 @@ func (r *Router) leftOut(w *workerState, now time.Time) Reason {
 		w.breaker.Trust()
 	}
 	switch {
-	case w.silent:
+	case w.silent, r.unheard(w):
 		return Failing
 	case w.breaker.Admits(&r.settings.Breaker, now):
 		return Eligible
@@ -407,7 +409,7 @@ func (r *Router) Failed(requestID string, stage Stage, f Failure) (b Blame) {
 		a.unlist()
 	}
 	if f.Full {
-		w.spoke, w.silent = now, false
+		w.speaks(now)
 		r.outcome(a, breaker.Refused, f.RetryAfter, now)
 		return b
 	}
@@ -463,7 +465,7 @@ func (r *Router) Renew(worker uint64) {
 type Health struct {
 	Worker uint64
 	State  breaker.State
-	Silent bool // left out for its oldest request
+	Silent bool // left out for its oldest request, or as the router's own was not answered
 	// Failed counts requests, LeftOut and Refused how often it was left out for
 	// failures and for want of room, Spared how often it was not because too many
 	// others were, Told how often another router's word made it half open.
@@ -478,7 +480,7 @@ func (r *Router) Health() []Health {
 		r.mu.Lock()
 		if st := r.workers[w.ID]; st != nil {
 			h := &st.health
-			list = append(list, Health{w.ID, h.breaker.State(now), h.silent, h.failed, h.leftOut[0], h.leftOut[1], h.spared, h.told})
+			list = append(list, Health{w.ID, h.breaker.State(now), h.silent || h.mute, h.failed, h.leftOut[0], h.leftOut[1], h.spared, h.told})
 		}
 		r.mu.Unlock()
 	}

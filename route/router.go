@@ -299,6 +299,8 @@ type Options struct {
 	// Trial, if not 0, is set by callers who can ask no other worker if this one fails, and try workers themselves: a
 	// worker that is on trial is left out, one that has proved nothing for so long at most. See Trials.
 	Trial time.Duration
+	// Question is set of what a worker is asked with: see Router.Ask.
+	Question bool
 	// Pull is set by callers who tell the engine what Answer.Pull says.
 	Pull  bool
 	avoid []uint64 // nothing is fetched from these
@@ -336,8 +338,8 @@ type Answer struct {
 	// Blocks is how many complete blocks the prompt has.
 	Blocks int
 	// Overdue is how long a request that is Watched may wait for its first token
-	// before its worker is judged by it; 0 is for ever.
-	Overdue time.Duration
+	// before its worker is judged by it; 0 is for ever. Quiet is for how long until its worker may be to be asked: see Router.Ask.
+	Overdue, Quiet time.Duration
 	Trial
 	// Account is what of the prompt was to be found cached.
 	Account account.Choice

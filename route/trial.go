@@ -17,6 +17,7 @@ type trying struct {
 	first time.Time // when its first was due, while it had proved nothing
 	last  time.Time // when the last began
 	until time.Time // before that its trials say nothing, as they are refused: clients' requests tell
+	asks  bool      // the one under way is of Router.Ask
 }
 
 // onTrial reports whether a worker gets none of those requests that can be tried nowhere else: it is half open,

@@ -287,6 +287,9 @@ func (c *config) declareBreaker(set *conf.Set) {
 	set.Duration(&c.Route.OverdueAfter, "overdue-after", d.OverdueAfter, `An engine that gives nothing to anybody for so long while a request waits for
 		its first byte gets no others, and streams that wait so long go elsewhere. It is eight times the predicted time if that is longer; 0 is
 		for ever.`, conf.Between(0, 24*time.Hour))
+	set.Bool(&c.Proxy.AskSilent, "ask-silent", true, `Ask an engine that gives nothing to anybody for half of --overdue-after, while requests wait
+		there, with a small request of the router's own. If that is not answered either in the time that --overdue-after gives it, and another
+		engine answers one, those that wait there go elsewhere, whole answers too, and it gets none until it answers.`)
 	set.Float(&c.Route.LeftOutShare, "left-out-share", d.LeftOutShare, `Most of a model's engines that may be left out for what became of requests, as a part
 		of them: what all fail at is not theirs. Prefill engines may all be, unless it is 0: decode engines do all then.`, conf.Between[float64](0, 1))
 }

@@ -317,6 +317,14 @@ func (b *Breaker) Trust() {
 	}
 }
 
+// Rest returns how long it stays Open or Full.
+func (b *Breaker) Rest(now time.Time) time.Duration {
+	if b.State(now) < Open {
+		return 0
+	}
+	return b.until.Sub(now)
+}
+
 // Renew lets an open one be tried at once: there is a reason to think that the worker
 // is well again.
 func (b *Breaker) Renew(now time.Time) {

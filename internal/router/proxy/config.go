@@ -79,6 +79,7 @@ type Config struct {
 	DialTimeout time.Duration
 	FirstByte   time.Duration             // wait for an answer to begin; 0 is for ever
 	EngineIdle  time.Duration             // between chunks of an answer
+	AskSilent   bool                      // ask engines that give nothing themselves; see silence.go
 	IdleConns   int                       // kept open to each engine
 	KeepAlive   time.Duration             // for how long; 0 is for 3 seconds
 	TLS         *reload.Value[tls.Config] // of https connections to engines; nil: the usual

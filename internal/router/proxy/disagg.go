@@ -216,7 +216,7 @@ func (p *Proxy) askPrefill(ctx context.Context, r *http.Request, q *call, e *fle
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	t := new(wait)
-	p.await(t, q, route.PrefillStage, best.Overdue, cancel)
+	p.await(t, q, route.PrefillStage, best, cancel)
 	defer t.stop()
 	broken := func(format string, err error) error {
 		if whole.Err() == nil { // else others have given up

@@ -80,9 +80,9 @@ func newObserver(m *obs.Metrics, p *Proxy) *observer {
 	for _, why := range [...]string{whyGone, whyUnreachable, whyOverdue, whyBrokeOff, whyFull, whyStatus500, whyStatus5xx, whyNothing, whyRefused} {
 		o.retries[why] = m.Counter(familyRetries, "Requests that were sent to another worker, by reason.", "reason", why)
 	}
-	for _, result := range [...]string{trialWell, trialFailed, trialFull, trialRefused, trialUnsent} {
+	for _, result := range [...]string{trialWell, trialFailed, trialFull, trialRefused, trialUnsent, trialSilent} {
 		o.trials[result] = m.Counter("kvatlas_router_trials_total",
-			"The router's own requests to engines before a gateway's clients' go there, by result: well, failed, full, refused (with a status that the request may be the cause of) and unsent (no connection).", "result", result)
+			"The router's own requests to engines, before a gateway's clients' go there and where an engine gives nothing, by result: well, failed, full, refused (with a status that the request may be the cause of), unsent (no connection) and silent (as another engine was not).", "result", result)
 	}
 	for _, found := range [...]string{keptKnown, keptAsked, keptNot} {
 		o.kept[found] = m.Counter("kvatlas_router_kept_total", "Requests about responses, files and batches that engines keep, by how the engine was found.", "found", found)

@@ -318,7 +318,7 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 		stage = route.DecodeStage
 	}
 	t := &q.desk.wait
-	p.await(t, q, stage, pair.Decode.Overdue, cancel)
+	p.await(t, q, stage, &pair.Decode, cancel)
 	defer t.stop()
 	if p.queue.limit > 0 && !q.stream && (p.queue.others.Load() || p.queue.busy(q.m)) {
 		// Nobody sees its prompt end, which makes room for those that wait, here and at others;

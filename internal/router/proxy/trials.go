@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -42,7 +43,23 @@ type trials struct {
 // trialOf is what the same trial is made of.
 type trialOf struct {
 	*fleet.Model
-	chat bool
+	chat  bool
+	whole bool // no stream
+}
+
+// trial is what an engine is asked with.
+type trial struct {
+	trialOf
+	name string // of the model
+}
+
+// trial returns one of the request's kind.
+func (q *call) trial() trial {
+	of := trial{trialOf{q.m, q.api.chat, !q.stream}, q.m.Space.Model}
+	if q.lora == "" && q.options.Allowed == nil {
+		of.name = cmp.Or(q.model, of.name)
+	}
+	return of
 }
 
 // How a trial ends.
@@ -52,6 +69,7 @@ const (
 	trialFull    = "full"
 	trialRefused = "refused"
 	trialUnsent  = "unsent"
+	trialSilent  = "silent" // and one to another engine was not
 )
 
 const (
@@ -111,14 +129,12 @@ func (p *Proxy) startTrials(q *call) (ended chan struct{}) {
 	if len(list) == 0 && !wait {
 		return nil
 	}
-	of, name := trialOf{q.m, q.api.chat}, q.m.Space.Model
-	if q.lora == "" && q.options.Allowed == nil {
-		name = cmp.Or(q.model, name)
-	}
+	of := q.trial()
+	of.whole = false // a stream says more
 	for _, id := range list {
 		t.live++
-		delete(t.refused[of], id)
-		t.all.Go(func() { p.try(of, id, name) })
+		delete(t.refused[of.trialOf], id)
+		t.all.Go(func() { p.try(of, id) })
 	}
 	if !wait {
 		return nil
@@ -131,18 +147,17 @@ func (p *Proxy) startTrials(q *call) (ended chan struct{}) {
 }
 
 // try makes one trial.
-func (p *Proxy) try(of trialOf, id uint64, name string) {
+func (p *Proxy) try(of trial, id uint64) {
 	t, router, silent := &p.trials, of.Router, time.Duration(0)
 	ctx, cancel := context.WithCancel(t.within)
 	defer cancel()
-	booking := edge.NewID()
-	a, err := router.BestWorker(ctx, route.Prompt{Length: 1, Guessed: true}, route.Options{RequestID: booking, Name: "trial", Watched: true, Worker: &id})
-	if e := of.Engine(id); err == nil && e != nil {
+	a, e, booking := bookTrial(ctx, of, route.Options{Worker: &id})
+	if e != nil {
 		late := time.AfterFunc(cmp.Or(a.Overdue, trialLasts), cancel)
-		result, against := p.askTrial(ctx, e, a.DPRank, of.chat, name)
+		result, against := p.askTrial(ctx, e, a.DPRank, of)
 		late.Stop()
 		defer p.obs.trials[result].Inc() // once the router knows
-		switch others := t.judge(of, id, result); {
+		switch others := t.judge(of.trialOf, id, result); {
 		case t.within.Err() != nil: // and nothing is told
 		case result == trialWell:
 			router.Succeeded(booking, route.Whole)
@@ -163,6 +178,17 @@ func (p *Proxy) try(of trialOf, id uint64, name string) {
 		close(ended)
 		delete(t.ended, of.Model)
 	}
+}
+
+// bookTrial books a trial at a worker, which is to be freed. The engine is nil if there is none for it.
+func bookTrial(ctx context.Context, of trial, o route.Options) (a route.Answer, e *fleet.Engine, booking string) {
+	booking = edge.NewID()
+	o.RequestID, o.Name, o.Watched = booking, "trial", true
+	a, err := of.Router.BestWorker(ctx, route.Prompt{Length: 1, Guessed: true}, o)
+	if err == nil {
+		e = of.Engine(a.Worker)
+	}
+	return a, e, booking
 }
 
 // judge notes how a trial ended, and reports whether any was answered well: then those who refuse it are at fault,
@@ -187,12 +213,12 @@ func (t *trials) judge(of trialOf, id uint64, result string) bool {
 }
 
 // askTrial sends an engine a trial, and says what comes of it.
-func (p *Proxy) askTrial(ctx context.Context, e *fleet.Engine, rank uint32, chat bool, name string) (string, route.Failure) {
+func (p *Proxy) askTrial(ctx context.Context, e *fleet.Engine, rank uint32, of trial) (string, route.Failure) {
 	path, prompt := "/v1/completions", `,"prompt":"."}`
-	if chat {
+	if of.chat {
 		path, prompt = chats.PathChat, `,"messages":[{"role":"user","content":"."}]}`
 	}
-	body := append(appendJSON([]byte(`{"max_tokens":4,"stream":true,"model":`), name), prompt...)
+	body := append(appendJSON(fmt.Appendf(nil, `{"max_tokens":4,"stream":%v,"model":`, !of.whole), of.name), prompt...)
 	u := *e.Base
 	u.Path, u.RawPath = e.Base.Path+path, ""
 	if len(p.cfg.Gateway.Ports) > 0 {

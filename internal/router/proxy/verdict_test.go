@@ -365,7 +365,7 @@ func TestWaitsThatEndAsAnswersBegin(t *testing.T) {
 	}{{time.Nanosecond, nil, waitLate}, {time.Nanosecond, io.EOF, ""}, {time.Hour, nil, ""}} {
 		p := &Proxy{cfg: Config{FirstByte: c.first}}
 		ctx, cancel := context.WithCancel(t.Context())
-		p.await(wait, &call{m: new(fleet.Model)}, route.Whole, 0, cancel)
+		p.await(wait, &call{m: new(fleet.Model)}, route.Whole, &route.Answer{}, cancel)
 		if c.first < time.Hour {
 			<-ctx.Done()
 		} else {

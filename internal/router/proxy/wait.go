@@ -10,7 +10,8 @@ import (
 
 // wait bounds the time to an answer's first byte: by Config.FirstByte, and for a
 // stream by what its worker was given, once that is left out for giving nothing to
-// anybody. A whole answer may well take longer than any prediction. When it is over it may
+// anybody. A whole answer may well take longer than any prediction: it waits until its worker
+// gives nothing to the router either; see silence.go. When it is over it may
 // be begun again, for another request.
 type wait struct {
 	mu    sync.Mutex
@@ -30,6 +31,9 @@ type bound struct {
 	begun  time.Time
 	first  time.Duration // Config.FirstByte
 	look   time.Duration // between looks at the worker; 0 for none
+	whole  bool          // that its worker is left out says nothing
+	asks   *Proxy        // which asks the worker; nil: nobody does
+	trial
 }
 
 // Why a wait has ended.
@@ -39,13 +43,18 @@ const (
 )
 
 // await begins a wait. stop must be called.
-func (p *Proxy) await(t *wait, q *call, stage route.Stage, overdue time.Duration, cancel context.CancelFunc) {
+func (p *Proxy) await(t *wait, q *call, stage route.Stage, a *route.Answer, cancel context.CancelFunc) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.ended, t.over = "", false
 	t.bound = bound{round: t.round + 1, router: q.m.Router, id: q.id, stage: stage, cancel: cancel, begun: time.Now(), first: p.cfg.FirstByte}
-	if (q.stream || stage == route.PrefillStage) && !q.final() { // whose answer is one token
-		t.look = overdue
+	t.whole = !q.stream && stage != route.PrefillStage // whose answer is one token
+	switch {
+	case q.final():
+	case p.cfg.AskSilent && q.generates && stage != route.PrefillStage && a.Quiet > 0:
+		t.look, t.asks, t.trial = a.Quiet, p, q.trial()
+	case !t.whole:
+		t.look = a.Overdue
 	}
 	switch d := t.next(0); {
 	case d == 0:
@@ -84,8 +93,10 @@ func (t *wait) due() {
 	switch {
 	case b.first > 0 && past >= b.first:
 		why = waitLate
-	case b.look > 0 && b.router.Overdue(b.id, b.stage):
+	case b.look > 0 && !b.whole && b.router.Overdue(b.id, b.stage), b.asks != nil && b.router.Mute(b.id, b.stage):
 		why = waitOverdue
+	case b.asks != nil:
+		b.asks.askSilent(b.trial, b.id, b.stage)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

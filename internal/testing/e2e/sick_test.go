@@ -153,6 +153,63 @@ func TestSilentEngine(t *testing.T) {
 	}
 }
 
+// One that takes whole answers and never gives them is asked by the router itself. When it does not answer that either, and
+// another engine does, those that wait there go to others, and no more are sent until it answers. No client
+// sees it. One that answers such a question may be at work on long answers: it keeps what it has, and gets few others.
+func TestSilentEngineOfWholeAnswers(t *testing.T) {
+	for name, answers := range map[string]bool{"nothing": false, "questions only": true} {
+		t.Run(name, func(t *testing.T) {
+			var asked, questions, well atomic.Int64
+			within := "1m"
+			if answers {
+				within = "3s"
+			}
+			url := sickFleet(t, func(w http.ResponseWriter, r *http.Request) {
+				body, _ := io.ReadAll(r.Body)
+				if well.Load() > 0 {
+					asked.Add(1)
+					_, _ = io.WriteString(w, `{"choices":[{"message":{"content":"x"},"finish_reason":"stop"}]}`)
+					return
+				}
+				if strings.Contains(string(body), "question") {
+					asked.Add(1)
+				} else if questions.Add(1); answers {
+					_, _ = io.WriteString(w, `{"choices":[{"message":{"content":"x"},"finish_reason":"length"}]}`)
+					return
+				}
+				<-r.Context().Done()
+			}, "--overdue-after", "400ms", "--first-byte-timeout", within, "--breaker-max-wait", "1s")
+			failed, why := chats(url, 8, 200, false)
+			first := asked.Load()
+			if first == 0 || first > 12 || questions.Load() == 0 {
+				t.Errorf("the silent engine was sent %d of the first 200 chats, and %d questions", first, questions.Load())
+			}
+			more, what := chats(url, 8, 200, false)
+			if n := asked.Load() - first; !answers && (failed+more > 0 || n > 2) || answers && failed+more > first+n {
+				t.Errorf("%d of 200 chats failed, %s, and %d of the next, of which %d were sent to the silent engine: %s", failed, why, more, n, what)
+			}
+			if answers {
+				return
+			}
+			text, err := get(t.Context(), url+"/metrics")
+			if err != nil || !strings.Contains(string(text), `state="silent"} 1`) || !strings.Contains(string(text), `kvatlas_router_retries_total{reason="overdue"}`) {
+				t.Errorf("the metrics do not tell of it: %v", err)
+			}
+			well.Store(1)
+			asked.Store(0)
+			eventually(t, time.Minute, func() error {
+				if failed, why := chats(url, 8, 8, false); failed > 0 {
+					t.Fatal(why)
+				}
+				if asked.Load() < 3 {
+					return errors.New("it is well, and gets no chats")
+				}
+				return nil
+			})
+		})
+	}
+}
+
 // A request at which every engine fails, or that none will have, is tried at two, its client gets the
 // engine's own answer, and nobody is left out for it.
 func TestRequestThatFailsEverywhere(t *testing.T) {
