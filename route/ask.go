@@ -74,7 +74,7 @@ func (r *Router) Asked(worker uint64, what Asked, unclearFor time.Duration) (aga
 	case what == AskAnswered && was:
 		w.breaker.Renew(now)
 	case what == AskAnswered && w.silent:
-		w.spoke, w.silent, w.relented = now, false, w.breaker.Closed()
+		w.spoke, w.silent, w.relented = now, false, w.relented || w.breaker.Closed()
 		w.breaker.Doubt()
 		r.wellUntil = time.Time{}
 	case what == AskUnclear && unclearFor > 0:
