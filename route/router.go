@@ -299,11 +299,10 @@ type Options struct {
 	// Trial, if not 0, is set by callers who can ask no other worker if this one fails, and try workers themselves: a
 	// worker that is on trial is left out, one that has proved nothing for so long at most. See Trials.
 	Trial time.Duration
-	// Question is set of what a worker is asked with: see Router.Ask.
-	Question bool
-	// Pull is set by callers who tell the engine what Answer.Pull says.
-	Pull  bool
-	avoid []uint64 // nothing is fetched from these
+	// Question is set of what a worker is asked with: see Router.Ask. Pull is set by callers who tell the engine what
+	// Answer.Pull says.
+	Question, Pull bool
+	avoid          []uint64 // nothing is fetched from these
 	// Of a pair, where some are apart: takers, if not nil, are who may go on with the request, and from is who computes its prompt.
 	takers []uint64
 	from   *uint64
