@@ -67,6 +67,16 @@ func (a *answer) refuse(b *badRequest) {
 // connection.
 func (a *answer) Kept() *any { return &a.conn.kept }
 
+// Gone looks whether the client has left, and ends the context of its requests if it has. It is for handlers that have
+// waited, and have something to do that is for nobody then.
+func (a *answer) Gone() bool {
+	gone := a.conn.gone()
+	if gone {
+		a.conn.cancel()
+	}
+	return gone
+}
+
 // Header implements http.ResponseWriter.
 func (a *answer) Header() http.Header { return a.header }
 

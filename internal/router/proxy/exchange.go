@@ -25,6 +25,25 @@ func placeOf(w http.ResponseWriter) *any {
 	return nil
 }
 
+// client is who waits for an answer.
+type client interface {
+	// Gone reports whether it has left, and ends the context of its request then.
+	Gone() bool
+}
+
+// clientAt returns the client; nil if nobody can look whether it is there.
+func clientAt(w http.ResponseWriter) client {
+	if rec, ok := w.(*recorded); ok {
+		w = rec.ResponseWriter
+	}
+	c, _ := w.(client)
+	return c
+}
+
+// gone looks whether the client has left, which ends the request's context. Who looks after all clients
+// (package downstream) would see it a little later, when an engine has been asked for nobody, or somebody's turn is taken.
+func (q *call) gone() bool { return q.who != nil && q.who.Gone() }
+
 // exchangeOf returns the context of a request to an engine, and what ends it: what the connection's
 // last one has left at that place, if it could. left is nil where there is no place.
 func exchangeOf(under context.Context, place *any) (ctx context.Context, cancel context.CancelFunc, left *kept) {

@@ -253,7 +253,7 @@ func (p *Proxy) serveEngine(w http.ResponseWriter, r *http.Request, routed bool)
 	}
 	d := p.desks.Get().(*desk) //nolint:forcetypeassert // the pool holds nothing else
 	q := &d.call
-	*q = call{desk: d, seat: placeOf(w), arrival: time.Now(), id: edge.NewID(), at: place{guest: client}, name: r.Header[headerRequest], header: r.Header, split: routed, passage: passageOf(r)}
+	*q = call{desk: d, seat: placeOf(w), who: clientAt(w), arrival: time.Now(), id: edge.NewID(), at: place{guest: client}, name: r.Header[headerRequest], header: r.Header, split: routed, passage: passageOf(r)}
 	defer p.forget(q)
 	defer p.finish(q)
 	recordCall(w, q)

@@ -62,7 +62,8 @@ type call struct {
 	opened bool
 	// doubted: an engine calls it wrong that calls all requests so. What the next one says tells.
 	doubted bool
-	seat    *any  // of the client's connection; see exchangeOf
+	seat    *any // of the client's connection; see exchangeOf
+	who     client
 	desk    *desk // what it is in
 	clean   bool  // it went to one engine, whose answer was read to its end: nobody else has it
 	left    int   // how often it may go to another worker
@@ -83,6 +84,10 @@ type call struct {
 // was asked before, or if no engine had an answer and all are busy by now.
 func (p *Proxy) run(w http.ResponseWriter, r *http.Request, q *call) {
 	ctx := r.Context()
+	if q.gone() {
+		p.left(q)
+		return
+	}
 	q.prompt, q.known = p.tracedPrompt(ctx, q)
 	p.extended(q)
 	var last *failure
@@ -94,8 +99,7 @@ func (p *Proxy) run(w http.ResponseWriter, r *http.Request, q *call) {
 		}
 		if err != nil {
 			if ctx.Err() != nil {
-				q.tally.outcome = "client_gone"
-				p.obs.outcome("client_gone").Inc()
+				p.left(q)
 				return
 			}
 			q.pardon(last)
@@ -131,6 +135,12 @@ func (p *Proxy) run(w http.ResponseWriter, r *http.Request, q *call) {
 		p.meters.retried(q, best.Decode.RankID)
 		q.exclude(best.Decode.Worker)
 	}
+}
+
+// left notes that the client is gone.
+func (p *Proxy) left(q *call) {
+	q.tally.outcome = "client_gone"
+	p.obs.outcome("client_gone").Inc()
 }
 
 // exclude leaves a worker out of what is still tried. Each attempt's list is its own.
@@ -189,11 +199,11 @@ func (p *Proxy) choose(ctx context.Context, q *call) (best route.Pair, err error
 	}
 	for {
 		switch err := p.queue.wait(waiting, w, queuePoll); {
-		case ctx.Err() != nil:
+		case ctx.Err() != nil, q.gone():
 			if err == nil {
 				p.queue.leave(w)
 			}
-			return best, ctx.Err()
+			return best, context.Canceled
 		case errors.Is(err, errQueueFull):
 			return p.chooseLast(ctx, q, errQueueFull)
 		case err != nil:
