@@ -15,7 +15,7 @@
 //     length that is no number, an encoding but chunked, white space about names, folded
 //     lines, bytes that lines may not have) is refused, and its connection ended.
 //   - The context of a request ends when its client is gone, soon after that was to be
-//     seen, or when its connection ends. It lasts beyond the handler.
+//     seen, or when its connection ends. It lasts beyond the handler, which can look itself (Gone).
 //   - What a handler has read of a request, its strings too, stays as it is. The Request
 //     itself and the maps of headers are the connection's, for its next request: nobody
 //     may look at them once the handler has returned.

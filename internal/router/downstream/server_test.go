@@ -211,6 +211,45 @@ func TestClientsThatGo(t *testing.T) {
 	}
 }
 
+// A handler that looks sees at once that its client is gone.
+func TestGone(t *testing.T) {
+	asked, left, seen := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	l := new(lab)
+	l.server = New(Config{ReadTimeout: patience, WriteTimeout: patience, IdleTimeout: patience, MaxHeader: 1 << 10, Refused: func(string) {},
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			c := w.(interface{ Gone() bool }) //nolint:forcetypeassert // it is one
+			if c.Gone() || r.Context().Err() != nil {
+				seen <- errors.New("it was taken for gone")
+				return
+			}
+			close(asked)
+			<-left
+			if !c.Gone() || r.Context().Err() == nil {
+				seen <- errors.New("it is gone, and not seen to be")
+			}
+			close(seen)
+		})})
+	ln, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // a test's own
+	if err != nil {
+		t.Fatal(err)
+	}
+	go l.server.Serve(ln)                         //nolint:errcheck // ends with Close
+	c, err := net.Dial("tcp", ln.Addr().String()) //nolint:noctx // a test's own
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(c, get); err != nil {
+		t.Fatal(err)
+	}
+	<-asked
+	_ = c.Close()
+	close(left)
+	if err := <-seen; err != nil {
+		t.Error(err)
+	}
+	_ = l.server.Close()
+}
+
 // A body whose client waits to be asked for it is asked for when it is read.
 func TestExpectations(t *testing.T) {
 	l := newLab(t, func(w http.ResponseWriter, r *http.Request) {
