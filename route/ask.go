@@ -69,7 +69,7 @@ func (r *Router) Asked(worker uint64, what Asked, unclearFor time.Duration) (aga
 		return 0
 	}
 	was := w.mute
-	w.mute, w.trying.live, w.trying.asks = false, false, false
+	w.mute, w.trying.live, w.trying.asks, w.trying.vain = false, false, false, what == AskUnclear
 	switch c := &r.settings.Breaker; {
 	case what == AskAnswered && was:
 		w.breaker.Renew(now)
@@ -92,7 +92,7 @@ func (r *Router) Asked(worker uint64, what Asked, unclearFor time.Duration) (aga
 
 // unheard reports whether the worker gets nothing until it answers the router.
 func (r *Router) unheard(w *workerState) bool {
-	return (w.mute || w.trying.asks && !w.breaker.Closed()) && r.mayLeaveOut(w, true, false)
+	return (w.mute || w.trying.asks && !w.trying.vain && !w.breaker.Closed()) && r.mayLeaveOut(w, true, false)
 }
 
 // speaks notes that something came from the worker for who asks it.

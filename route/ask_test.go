@@ -306,3 +306,29 @@ func TestAskHistories(t *testing.T) {
 		}
 	}
 }
+
+// TestAskInVain: where questions tell nothing, as of a slow fleet, that they are asked keeps nobody from who is probed.
+func TestAskInVain(t *testing.T) {
+	r, _, c := open(t, nil, workers(3)...)
+	f := asking{t: t, Router: r, clock: c}
+	for i := range 2 {
+		a := f.send(1)
+		c.add(21 * time.Second)
+		f.want("when its request is overdue", 2, 3)
+		r.Failed(a, Whole, Failure{})
+		r.Free(a)
+		c.add(time.Minute)
+		b := f.send(1)
+		c.add(10 * time.Second)
+		if _, due := r.Ask(b, Whole); !due {
+			t.Fatal("it is not asked")
+		}
+		free := f.question(1)
+		if got := slices.Contains(f.chosen(), 1); got != (i > 0) {
+			t.Fatalf("it is chosen, %v, while it is asked for the %d. time", got, i+1)
+		}
+		free()
+		r.Asked(1, AskUnclear, 0)
+		r.Free(b)
+	}
+}

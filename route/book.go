@@ -71,7 +71,7 @@ func (r *Router) Reserve(v Reservation) error {
 	k := load.Key{Owner: r.cfg.ID, ID: v.RequestID, Stage: uint8(v.Stage)}
 	err := r.add(k, m.slot, v.Rank, req, now)
 	if err == nil {
-		r.send(k, m.worker, 0, 0, now)
+		r.send(k, m.worker, 0, 0, false, now)
 	}
 	return err
 }

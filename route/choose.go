@@ -96,7 +96,7 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 		if a.Quiet = r.quiet(); o.Question || allowed == 0 {
 			allowed, a.Quiet = 0, 0
 		}
-		booked = r.send(k, r.workers[a.Worker], o.Client, allowed, now)
+		booked = r.send(k, r.workers[a.Worker], o.Client, allowed, o.Question, now)
 		booked.watched = o.Watched
 		a.Trial = Trial{!booked.worker.breaker.Closed(), r.unproven(booked.worker)}
 		booked.choose(&a, o, r.bySlot[a.slot], s.trace.TraceID(), r.cfg.BlockSize)

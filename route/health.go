@@ -64,15 +64,18 @@ type health struct {
 // tally counts what workers said of requests: that they are served, or that they are wrong.
 type tally struct{ well, wrong uint64 }
 
-// send notes that the worker is sent a request.
-func (r *Router) send(k load.Key, w *workerState, client uint64, allowed time.Duration, now time.Time) *attempt {
+// send notes that the worker is sent a request. A question (Options.Question) is no probe.
+func (r *Router) send(k load.Key, w *workerState, client uint64, allowed time.Duration, question bool, now time.Time) *attempt {
 	var a *attempt
 	if n := len(r.spare); n > 0 {
 		a, r.spare = r.spare[n-1], r.spare[:n-1]
 	} else {
 		a = new(attempt)
 	}
-	*a = attempt{worker: w, ticket: w.breaker.Sent(now), sent: now, allowed: allowed, client: client, older: w.newest}
+	*a = attempt{worker: w, sent: now, allowed: allowed, client: client, older: w.newest}
+	if !question {
+		a.ticket = w.breaker.Sent(now)
+	}
 	a.tells(1)
 	if w.newest != nil {
 		w.newest.newer = a

@@ -18,6 +18,7 @@ type trying struct {
 	last  time.Time // when the last began
 	until time.Time // before that its trials say nothing, as they are refused: clients' requests tell
 	asks  bool      // the one under way is of Router.Ask
+	vain  bool      // nothing was to be learnt of the last of those: that it is asked is no reason to send it nothing
 }
 
 // onTrial reports whether a worker gets none of those requests that can be tried nowhere else: it is half open,
