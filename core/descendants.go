@@ -1,7 +1,5 @@
 package core
 
-import "slices"
-
 // descendants counts, for a holder and a run, the child runs in which the holder is
 // present: holds blocks, or has descendants further down in turn. It is what keeps
 // the hashes of evicted ancestors known. It knows where they are attached, so that
@@ -150,15 +148,16 @@ func (x *Radix) listRun(r *run, h Holder) {
 
 // appendRun puts r at the end of h's list of runs.
 func (x *Radix) appendRun(r *run, h Holder, hs *holderState) {
-	if len(hs.runs) >= 2*hs.live+32 {
+	if hs.runs.len() >= 2*hs.live+32 {
 		x.sweep(h, hs)
 	}
-	if len(hs.runs) == cap(hs.runs) {
-		x.mem.Holders -= runsBytes(hs)
-		hs.runs = slices.Grow(hs.runs, 1)
-		x.mem.Holders += runsBytes(hs)
+	if !hs.runs.grows() {
+		hs.runs.add(r.id)
+		return
 	}
-	hs.runs = append(hs.runs, r.id)
+	x.mem.Holders -= hs.runs.bytes(4)
+	hs.runs.add(r.id)
+	x.mem.Holders += hs.runs.bytes(4)
 }
 
 // sweep takes runs that h has left, and repetitions, out of h's list. Leaving a run does
@@ -166,26 +165,29 @@ func (x *Radix) appendRun(r *run, h Holder, hs *holderState) {
 // 32, when it is swept, so each entry pays for its own removal.
 func (x *Radix) sweep(h Holder, hs *holderState) {
 	x.marks++
-	keep := hs.runs[:0]
+	keep := 0
 	walk, walked := x.walks[h], -1
-	for i, id := range hs.runs {
+	for i := range hs.runs.len() {
+		id := hs.runs.at(uint32(i))
 		if walk != nil && i == walk.at {
-			walked = len(keep)
+			walked = keep
 			x.marks++ // what the walk comes to is no repetition of what it has passed
 		}
 		if r := x.run(id); r != nil && r.mark != x.marks && (r.body.Load().heldLen(0, h) > 0 || x.exceptionOf(r, h) != nil) {
 			r.mark = x.marks
-			keep = append(keep, id)
+			hs.runs.set(uint32(keep), id)
+			keep++
 		}
 	}
 	if walk != nil {
-		if walk.at = len(keep); walked >= 0 {
+		if walk.at = keep; walked >= 0 {
 			walk.at = walked
 		}
 	}
-	x.mem.Holders -= runsBytes(hs)
-	hs.runs = append(make([]uint32, 0, len(keep)+len(keep)/2+8), keep...)
-	x.mem.Holders += runsBytes(hs)
+	x.mem.Holders -= hs.runs.bytes(4)
+	hs.runs.cut(keep)
+	hs.runs.fit()
+	x.mem.Holders += hs.runs.bytes(4)
 }
 
 func (x *Radix) run(id uint32) *run {
@@ -222,13 +224,10 @@ func (x *Radix) leaveRun(h Holder) {
 	hs := x.holders[h]
 	if hs.live--; hs.live == 0 {
 		x.active--
-		x.mem.Holders -= runsBytes(hs)
-		hs.runs = nil
+		x.mem.Holders -= hs.runs.bytes(4)
+		hs.runs = paged[uint32]{}
 		if w := x.walks[h]; w != nil {
 			w.at = 0
 		}
 	}
 }
-
-// runsBytes returns the memory of the list of a holder's runs.
-func runsBytes(hs *holderState) int64 { return sizeClass(int64(cap(hs.runs)) * 4) }

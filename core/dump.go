@@ -37,8 +37,9 @@ func (x *Radix) eachRun(h Holder, f func(r *run) bool) {
 	}
 	seen := make(map[*run]bool)
 	var path []*run // chains can be deeper than a stack
-	for _, id := range x.holders[h].runs {
-		r := x.run(id)
+	list := &x.holders[h].runs
+	for i := range list.len() {
+		r := x.run(list.at(uint32(i)))
 		if r == nil || !x.present(r, h) {
 			continue
 		}

@@ -85,7 +85,7 @@ func (x *Radix) Check() error {
 		}
 	}
 	names, exceptions := 0, int64(0)
-	for r := range x.runs.all() {
+	for r := range x.allRuns() {
 		if r == x.root {
 			continue
 		}
@@ -193,11 +193,11 @@ func (x *Radix) checkPile(p *pile) (n int, err error) {
 // Runs returns how many runs there are.
 func (x *Radix) Runs() int { return x.live }
 
-// all gives the runs that are there, the root first.
-func (t *runTable) all() iter.Seq[*run] {
+// allRuns gives the runs that are there, the root first.
+func (x *Radix) allRuns() iter.Seq[*run] {
 	return func(yield func(*run) bool) {
-		for id := range uint32(t.len()) {
-			if r := t.at(id); r != nil && !yield(r) {
+		for id := range uint32(x.runs.len()) {
+			if r := x.runs.at(id); r != nil && !yield(r) {
 				return
 			}
 		}
@@ -258,7 +258,7 @@ func (x *Radix) MixAt(off uint32, first uint64) uint64 { return x.key.mixAt(off,
 
 // ChildSteps returns how many slots a search for a child looks at, at most.
 func (x *Radix) ChildSteps() (most int) {
-	for r := range x.runs.all() {
+	for r := range x.allRuns() {
 		if r == nil {
 			continue
 		}

@@ -32,7 +32,7 @@ func (m Memory) Total() int64 {
 }
 
 const (
-	holderBytes = 160
+	holderBytes = 176
 
 	// leastReserve is what a budget leaves for those below their share:
 	// memory comes in huge pages.
@@ -52,7 +52,7 @@ func (x *Radix) Memory() Memory {
 	m.Holders += int64(cap(x.holders)) * 8
 	m.Exceptions += x.exceptions.bytes()
 	m.Descendants += x.descendants.bytes()
-	m.Tables = x.runs.bytes() + int64(cap(x.freeIDs))*4 + x.dups.bytes() + x.dupRoom + x.loose.bytes(8) + int64(cap(x.looseIDs))*4 + int64(cap(x.entries))*8 + x.arena.stock.Ahead()
+	m.Tables = x.runs.bytes(8) + x.freeIDs.bytes(4) + x.dups.bytes() + x.dupRoom + x.loose.bytes(8) + int64(cap(x.looseIDs))*4 + int64(cap(x.entries))*8 + x.arena.stock.Ahead()
 	return m
 }
 

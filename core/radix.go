@@ -29,9 +29,9 @@ type Options struct {
 type Radix struct {
 	key     hasher
 	root    *run
-	runs    runTable
-	freeIDs []uint32 // of runs that are gone
-	live    int      // runs besides the root
+	runs    paged[*run]   // by id, 0 being the root's; nil where one is gone
+	freeIDs paged[uint32] // of runs that are gone
+	live    int           // runs besides the root
 
 	arena *arena
 	dir   directory
@@ -68,8 +68,8 @@ var _ Index = (*Radix)(nil)
 
 // holderState is what the writer keeps of one holder.
 type holderState struct {
-	runs  []uint32 // ids of the runs it has blocks in; may be out of date (see sweep)
-	live  int      // the number of those runs
+	runs  paged[uint32] // ids of the runs it has blocks in; may be out of date (see sweep)
+	live  int           // the number of those runs
 	held  [event.NumTiers]int
 	tails [4]tail // where stores ended: often the next one's parent
 	turn  uint8

@@ -272,7 +272,7 @@ func (x *Radix) Clear(h Holder, tier event.Tier, allTiers bool) Outcome {
 		return Outcome{}
 	}
 	s := store{Radix: x, h: h, hs: x.holders[h]}
-	for _, id := range append([]uint32(nil), s.hs.runs...) {
+	for _, id := range s.hs.runs.copied() {
 		for t := 0; t < event.NumTiers; t++ {
 			r := x.run(id)
 			if r == nil || !allTiers && t != int(tier) {

@@ -314,9 +314,9 @@ func withSlack(n int) int {
 // newRun makes a run that has no body yet and is not in its parent's children.
 func (x *Radix) newRun(parent *run, off uint32, first uint64) *run {
 	r := &run{parent: parent, off: off, first: first, era: x.era}
-	if n := len(x.freeIDs); n > 0 {
-		r.id = x.freeIDs[n-1]
-		x.freeIDs = x.freeIDs[:n-1]
+	if n := x.freeIDs.len(); n > 0 {
+		r.id = x.freeIDs.at(uint32(n - 1))
+		x.freeIDs.cut(n - 1)
 		x.runs.set(r.id, r)
 	} else {
 		r.id = uint32(x.runs.len())
@@ -357,9 +357,9 @@ func (x *Radix) freeRun(r *run) {
 	x.freeBody(r.body.Load(), true)
 	x.mem.Runs -= runBytes + segsBytes(cap(r.segs))
 	x.runs.set(r.id, nil)
-	x.freeIDs = append(x.freeIDs, r.id)
+	x.freeIDs.add(r.id)
 	if x.live--; x.live == 0 {
-		x.runs, x.freeIDs = runTable{}, nil
+		x.runs, x.freeIDs = paged[*run]{}, paged[uint32]{}
 		x.runs.add(x.root)
 	}
 }

@@ -45,12 +45,12 @@ func (w *Walk) Next(amount int, f func(hash uint64)) (done bool) {
 		w.End()
 		return true
 	}
-	for ; w.at < len(w.hs.runs); w.at++ {
+	for ; w.at < w.hs.runs.len(); w.at++ {
 		if amount <= 0 {
 			return false
 		}
 		amount--
-		r := x.run(w.hs.runs[w.at])
+		r := x.run(w.hs.runs.at(uint32(w.at)))
 		if r == nil {
 			continue
 		}
