@@ -181,3 +181,60 @@ func TestWalksBesideMovingRuns(t *testing.T) {
 		}
 	}
 }
+
+// A holder of thousands of runs, which come and go so that its list of them is swept again and again, in several
+// pages: what a walk gives is what it has all the time, and what it has at the end is what is dumped.
+func TestWalkOverAListThatIsSwept(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 19))
+	x := core.NewRadix(core.Options{})
+	held := make(map[uint64]bool)
+	var names []uint64
+	store := func() {
+		e := rng.Uint64()
+		x.Store(1, &event.Event{Kind: event.Stored, Engine: []uint64{e}, Local: []uint64{e}}, true)
+		names, held[e] = append(names, e), true
+	}
+	remove := func() {
+		i := rng.IntN(len(names))
+		x.Remove(1, &event.Event{Kind: event.Removed, Engine: []uint64{names[i]}}, true)
+		delete(held, names[i])
+		names[i] = names[len(names)-1]
+		names = names[:len(names)-1]
+	}
+	for range 5 {
+		for len(names) < 6000 {
+			store()
+		}
+		for len(names) > 1500+rng.IntN(3000) {
+			remove()
+		}
+		w, all, got := x.BeginWalk(1), maps.Clone(held), make(map[uint64]bool)
+		for done := false; !done; {
+			done = w.Next(50, func(e uint64) { got[e] = true })
+			for range 20 {
+				store()
+				remove()
+			}
+			for e := range all {
+				if !held[e] {
+					delete(all, e)
+				}
+			}
+		}
+		for e := range all {
+			if !got[e] {
+				t.Fatalf("the walk gave %d hashes, and not %x, one of %d that were held all the time", len(got), e, len(all))
+			}
+		}
+		if now := heldBy(x, 1); !maps.Equal(now, held) {
+			t.Fatalf("%d hashes are dumped, %d are held", len(now), len(held))
+		}
+		if err := x.Check(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	x.Clear(1, event.Device, true)
+	if m := x.Memory(); m.Holders != 0 {
+		t.Errorf("with nothing held %d bytes are told for holders", m.Holders)
+	}
+}
