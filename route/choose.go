@@ -14,6 +14,12 @@ import (
 	"github.com/kvatlas/kvatlas/shard"
 )
 
+// Session is a session's last request: its rank, and the tokens of its prompt.
+type Session struct {
+	Rank   shard.RankID
+	Tokens int
+}
+
 // choose weighs the ranks and books the chosen one. The lock is held: another request
 // that was weighed before this one is booked would take the same idle rank. So nothing
 // here waits or asks a clock.

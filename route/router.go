@@ -324,12 +324,6 @@ type Options struct {
 	Explain bool
 }
 
-// Session is a session's last request: its rank, and the tokens of its prompt.
-type Session struct {
-	Rank   shard.RankID
-	Tokens int
-}
-
 // Answer is a choice.
 type Answer struct {
 	// Candidate is the chosen rank, with its numbers as the policy saw them.
