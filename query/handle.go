@@ -22,7 +22,7 @@ import (
 
 // handle answers one request.
 func (s *Server) handle(ctx *fasthttp.RequestCtx) {
-	at := s.table.find(ctx.URI().PathOriginal()) // as it came: nothing in front may see another path
+	at := s.table.of(ctx)
 	s.obs.flight.Add(1)
 	defer func() {
 		if cause := recover(); cause != nil { // a bug; other requests go on
@@ -69,8 +69,10 @@ func (s *Server) dispatch(ctx *fasthttp.RequestCtx, at int) *edge.Problem {
 			return p
 		}
 	}
-	if path := ctx.URI().PathOriginal(); s.console != nil && at == s.table.none() && (bytes.HasPrefix(path, []byte(pathConsole)) || string(path) == pathConsole[:len(pathConsole)-1]) {
-		return s.answerConsole(ctx)
+	if s.console != nil && at == s.table.none() {
+		if path := ctx.URI().PathOriginal(); bytes.HasPrefix(path, []byte(pathConsole)) || string(path) == pathConsole[:len(pathConsole)-1] {
+			return s.answerConsole(ctx)
+		}
 	}
 	if at == s.table.none() || s.deps.Registry == nil && s.table.all[at].needsRegistry() {
 		return edge.Refuse(fasthttp.StatusNotFound, "path", edge.UnknownRoute, "no such route; GET /openapi.yaml has all of them")
@@ -338,7 +340,7 @@ func (s *Server) answerSpaces(ctx *fasthttp.RequestCtx, v *view) *edge.Problem {
 
 // noArguments refuses arguments in the URL other than those allowed.
 func noArguments(ctx *fasthttp.RequestCtx, allowed ...string) *edge.Problem {
-	if len(ctx.URI().QueryString()) == 0 {
+	if bytes.IndexByte(ctx.Request.Header.RequestURI(), '?') < 0 || len(ctx.URI().QueryString()) == 0 {
 		return nil
 	}
 	for name := range ctx.QueryArgs().All() {

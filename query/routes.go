@@ -92,6 +92,14 @@ func newTable() *table {
 // HTTP at all.
 func (t *table) none() int { return len(t.all) }
 
+// of returns the route of a request. What is a path and no more, as most are, is not taken apart.
+func (t *table) of(ctx *fasthttp.RequestCtx) int {
+	if i, ok := t.byPath[string(ctx.Request.Header.RequestURI())]; ok {
+		return i
+	}
+	return t.find(ctx.URI().PathOriginal())
+}
+
 // find returns the route of a path, taken as the client wrote it: no decoding
 // and no "..", so that a proxy in front sees the same path.
 func (t *table) find(path []byte) int {
