@@ -234,6 +234,9 @@ func TestInterrupted(t *testing.T) {
 	gone := make(chan struct{}, 10)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body) // for the end of the connection to be seen
+		if r.URL.Path == "/end" {
+			return
+		}
 		if r.URL.Path == "/begin" {
 			_, _ = io.WriteString(w, "data")
 			_ = http.NewResponseController(w).Flush()
@@ -270,6 +273,12 @@ func TestInterrupted(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-gone
+	if resp, err = ask(t.Context(), c, http.MethodPost, server.URL+"/end", []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.Body.Close() != nil || c.count() != 1 {
+		t.Fatalf("no connection is kept, in whose making the next one's time could end: %v", err)
+	}
 	hasty, done := context.WithTimeout(t.Context(), time.Millisecond)
 	defer done()
 	if _, err := ask(hasty, c, http.MethodPost, server.URL+"/wait", []byte("x")); !errors.Is(err, context.DeadlineExceeded) { //nolint:bodyclose // there is none
