@@ -77,7 +77,7 @@ func TestLeaversTakeNoTurn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer c.Close() //nolint:errcheck // it is closed by then
+		t.Cleanup(func() { _ = c.Close() })
 		leavers = append(leavers, c)
 		text := body()
 		if _, err := fmt.Fprintf(c, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(text), text); err != nil {

@@ -73,12 +73,13 @@ func (f *Fleet) Meant(name string) (all [][]selection.Named) {
 // ModelsOf returns the names, without repetitions, by which the models are registered that a request may mean by one, in the
 // way that counts first; the name itself if there are none.
 func (f *Fleet) ModelsOf(name string) []string {
-	models := []string{}
-	for _, named := range f.Meant(name) {
-		for _, m := range named {
-			models = append(models, m.Model.Model)
-		}
-		return slices.Compact(models) // they are sorted
+	meant := f.Meant(name)
+	if len(meant) == 0 {
+		return []string{f.Alias(name)}
 	}
-	return []string{f.Alias(name)}
+	models := []string{}
+	for _, m := range meant[0] {
+		models = append(models, m.Model.Model)
+	}
+	return slices.Compact(models) // they are sorted
 }
