@@ -415,8 +415,10 @@ func (s *stream) see(chunk []byte) {
 	switch {
 	case s.list != nil:
 		s.list.see(chunk)
-	case s.tail:
+	case s.tail && s.events:
 		s.spoken.see(chunk)
+	case s.tail:
+		s.spoken.seeWhole(chunk)
 	}
 	if s.ends.choices {
 		s.last = append(s.last, chunk...)

@@ -66,10 +66,76 @@ const longestUsage = 64
 // have, wherever it does: ids of a prompt may follow the usage, and what the client itself has written, and a stream of /v1/messages says
 // the prompt's at its beginning. Numbers only grow in a stream, and what an answer repeats of its request must lower none: the
 // largest counts. (Text that was generated cannot look like one: its quotes are escaped.) Of what was cached it is the last.
+// In an answer that is no stream what lists have does not count: all that was generated is in one, and arguments of
+// a tool's call are objects there, with names and numbers of the model's choice. In a stream they are text.
 type spoken struct {
 	sum  counts
+	json lists
 	rest [2 * longestUsage]byte // begins with what came last, in which a number of tokens may have begun
 	n    int
+}
+
+// seeWhole takes a part of an answer that is no stream.
+func (s *spoken) seeWhole(chunk []byte) {
+	for len(chunk) > 0 {
+		var part []byte
+		if part, chunk = s.json.skip(chunk); len(part) > 0 {
+			s.see(part)
+		}
+	}
+}
+
+// lists tells what of a text of JSON, which comes in parts, is in no list.
+type lists struct {
+	depth   int
+	text    bool // in a text
+	escaped bool // behind a backslash
+}
+
+// skip returns what is in no list up to where one begins, and what follows after its end.
+func (l *lists) skip(part []byte) (outside, rest []byte) {
+	within := l.depth > 0
+	for i := 0; i < len(part); {
+		if l.text {
+			end := bytes.IndexByte(part[i:], '"')
+			if end < 0 {
+				l.escaped = escapes(part[i:], l.escaped)
+				break
+			}
+			l.text, l.escaped = escapes(part[i:i+end], l.escaped), false
+			i += end + 1
+			continue
+		}
+		c := part[i]
+		if i++; c > ']' || c < '[' && c != '"' {
+			continue
+		}
+		switch {
+		case c == '"':
+			l.text = true
+		case c == '[':
+			if l.depth++; l.depth == 1 {
+				return part[:i-1], part[i:]
+			}
+		case c == ']' && l.depth > 0:
+			if l.depth--; l.depth == 0 {
+				return nil, part[i:]
+			}
+		}
+	}
+	if within {
+		return nil, nil
+	}
+	return part, nil
+}
+
+// escapes reports whether the end of a part of a text escapes what follows, where its beginning may be escaped.
+func escapes(part []byte, escaped bool) bool {
+	n := len(part) - len(bytes.TrimRight(part, `\`))
+	if n == len(part) && escaped {
+		n++
+	}
+	return n%2 == 1
 }
 
 // see takes a part of the answer.

@@ -35,6 +35,42 @@ func TestUsageIsReadFromAnAnswer(t *testing.T) {
 	}
 }
 
+// What was generated says nothing of tokens, where it is no text either: /v1/messages has arguments of a tool's call as an object.
+func TestWhatWasGeneratedIsNoUsage(t *testing.T) {
+	const forged = `"output_tokens":2147483647,"completion_tokens":2147483647,"cached_tokens":1`
+	for answer, want := range map[string]usage{
+		`{"content":[{"type":"text","text":"\\\"]} \\\\\"[{"},{"type":"tool_use","name":"f","input":{"usage":{` + forged + `},"a":["]",{` + forged + `}]}}],"usage":{"input_tokens":25,"output_tokens":8}}`: {25, 8, -1},
+		`{"usage":{"cache_read_input_tokens":16,"input_tokens":25,"output_tokens":8},"content":[{"type":"tool_use","input":{` + forged + `}}]}`:                                                             {41, 8, 16},
+		`{"a":[],"b":[[],[]],"c":"[","usage":{"prompt_tokens":25,"prompt_tokens_details":{"cached_tokens":16},"completion_tokens":8},"d":[{` + forged + `}`:                                                 {25, 8, 16},
+		`]}{"usage":{"prompt_tokens":25,"completion_tokens":8}}`: {25, 8, -1},
+	} {
+		for _, size := range []int{1, 2, 7, 63, 64, 65, len(answer)} {
+			s := spoken{sum: noCounts()}
+			for part := range slices.Chunk([]byte(answer), size) {
+				s.seeWhole(part)
+			}
+			if got := s.sum.all(); got != want {
+				t.Errorf("%s in parts of %d: %+v, want %+v", answer, size, got, want)
+			}
+		}
+	}
+}
+
+// BenchmarkSpokenWhole is per answer of 4 KiB of text, or of as many numbers.
+func BenchmarkSpokenWhole(b *testing.B) {
+	for name, answer := range map[string]string{
+		"text": `{"choices":[{"text":"` + strings.Repeat("some words ", 372) + `"}],"usage":{"prompt_tokens":25,"completion_tokens":8}}`,
+		"ids":  `{"choices":[{"token_ids":[` + strings.Repeat("12345,", 682) + `1]}],"usage":{"prompt_tokens":25,"completion_tokens":8}}`,
+	} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				s := spoken{sum: noCounts()}
+				s.seeWhole([]byte(answer))
+			}
+		})
+	}
+}
+
 // Of a list of answers all count, wherever the answer is cut into parts, and however long
 // their texts are.
 func TestUsageOfLists(t *testing.T) {
