@@ -70,6 +70,7 @@ func New(cfg Config) (*Client, error) {
 			DialContext:         (&net.Dialer{Timeout: cfg.Timeout, KeepAlive: 30 * time.Second}).DialContext,
 			TLSClientConfig:     cfg.TLS,
 			DialTLSContext:      cfg.DialTLS,
+			TLSHandshakeTimeout: cfg.Timeout, // it goes on when the attempt has ended
 			MaxIdleConns:        cfg.Connections,
 			MaxIdleConnsPerHost: cfg.Connections,
 			IdleConnTimeout:     50 * time.Second, // less than the servers' own, which would cut off a request

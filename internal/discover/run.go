@@ -93,8 +93,8 @@ func newDiscovery(c *Config, m *obs.Metrics, log *slog.Logger) (*discovery, erro
 	if d.kube, err = kube.New(cfg.Kube); err != nil {
 		return nil, err
 	}
-	dial := secure.Dialer((&net.Dialer{Timeout: cfg.Timeout}).DialContext)
-	transport := &http.Transport{DialContext: dial, DialTLSContext: dial.TLS(engines.TLS()), DisableKeepAlives: true}
+	transport := &http.Transport{DisableKeepAlives: true}
+	secure.Dialer((&net.Dialer{Timeout: cfg.Timeout}).DialContext).Into(transport, engines.TLS())
 	d.asker = asker{engines: engines, http: &http.Client{Transport: transport, Timeout: cfg.Timeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 	if err := d.openServers(); err != nil {

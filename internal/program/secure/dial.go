@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"time"
 
 	"github.com/kvatlas/kvatlas/internal/program/reload"
@@ -59,6 +60,15 @@ func (d Dial) read(names string) (c *tls.Config, err error) {
 // Dialer makes connections.
 type Dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
+// handshakeTime bounds a TLS handshake: http.Transport dials on for those to come when who wanted the connection has
+// given up, so that a server which takes connections and says nothing would hold all of them.
+const handshakeTime = 10 * time.Second
+
+// Into has t make its connections by dial, and those of https as TLS has it.
+func (dial Dialer) Into(t *http.Transport, with *reload.Value[tls.Config]) {
+	t.DialContext, t.DialTLSContext, t.TLSHandshakeTimeout = dial, dial.TLS(with), handshakeTime
+}
+
 // TLS returns what makes connections over those of dial, each with what is in force by then; nil where that is the usual.
 // (The authorities of one tls.Config are the same for ever, and what else it has verify is not told the address of a server
 // that has no name.)
@@ -75,6 +85,8 @@ func (dial Dialer) TLS(with *reload.Value[tls.Config]) Dialer {
 		if err != nil {
 			return nil, err
 		}
+		ctx, cancel := context.WithTimeout(ctx, handshakeTime)
+		defer cancel()
 		c := with.Get().Clone()
 		c.ServerName = host
 		secured := tls.Client(n, c)

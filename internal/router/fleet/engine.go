@@ -121,9 +121,10 @@ func (e *Engine) checked(well bool) (changed bool) {
 // NewClient returns what engines are asked with for their health and what else they
 // say. It goes where it was told to and no further: a redirect is an answer.
 func NewClient(c *reload.Value[tls.Config]) *http.Client {
-	dial := secure.Dialer(new(net.Dialer).DialContext)
+	transport := &http.Transport{MaxIdleConnsPerHost: 2, IdleConnTimeout: time.Minute}
+	secure.Dialer(new(net.Dialer).DialContext).Into(transport, c)
 	return &http.Client{
-		Transport:     &http.Transport{MaxIdleConnsPerHost: 2, IdleConnTimeout: time.Minute, DialContext: dial, DialTLSContext: dial.TLS(c)},
+		Transport:     transport,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }

@@ -72,13 +72,12 @@ func New(cfg Config) *Client {
 	}
 	c := &Client{cfg: cfg, dial: net.Dialer{Timeout: cfg.DialTimeout, KeepAlive: 30 * time.Second}, idle: make(map[string][]*conn)}
 	c.other = &http.Transport{
-		DialContext:            c.dialOther,
-		DialTLSContext:         secure.Dialer(c.dialOther).TLS(cfg.TLS),
 		MaxIdleConnsPerHost:    cfg.IdleConns,
 		IdleConnTimeout:        cfg.IdleTimeout,
 		MaxResponseHeaderBytes: cfg.MaxHeader,
 		DisableCompression:     true, // bytes are passed on as they are
 	}
+	secure.Dialer(c.dialOther).Into(c.other, cfg.TLS)
 	return c
 }
 
