@@ -34,13 +34,20 @@ func credential(name string, pass []string) bool {
 	return false
 }
 
+// headerSession has, within the router, what a client gives in Config.SessionHeader where that is taken out.
+const headerSession = prefix + "Session"
+
 // withoutCredentials takes out of a head what the client shows.
 func (p *Proxy) withoutCredentials(h http.Header) {
+	delete(h, headerSession)
 	if p.cfg.Access == nil || !p.cfg.Access.Guarded() {
 		return
 	}
 	for name := range h {
 		if credential(name, p.cfg.PassHeaders) {
+			if strings.EqualFold(name, p.cfg.SessionHeader) {
+				h[headerSession] = h[name]
+			}
 			delete(h, name)
 		}
 	}

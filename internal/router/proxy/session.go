@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"net/http"
 
@@ -37,7 +38,7 @@ type sessionKey struct {
 // what harnesses do, in headers and then in the body, and that before its messages.
 func (p *Proxy) recognise(r *http.Request, q *call) {
 	if h := p.cfg.SessionHeader; h != "" {
-		if id := r.Header.Get(h); id != "" {
+		if id := cmp.Or(r.Header.Get(h), r.Header.Get(headerSession)); id != "" {
 			q.session, q.inSession = xxh3.HashString128(id), true
 			return
 		}

@@ -37,6 +37,31 @@ func sessionLab(t *testing.T, change func(*Config)) *lab {
 
 const chatBody = `{"model":"org/model","max_tokens":1,%s"messages":[{"role":"user","content":"hello"}]}`
 
+// A session's header may have the name of a credential: where clients give tokens it names sessions all the same, and engines do not get it.
+func TestSessionsByCredentials(t *testing.T) {
+	for _, header := range []string{"X-Session-Id", "x-session-token"} {
+		l := sessionLab(t, func(c *Config) {
+			c.SessionHeader, c.SessionHarness, c.SessionPrefix = header, false, false
+			c.Access = access(t, "- {token: reader-a-0123456789, role: reader}\n- {token: reader-b-0123456789, role: reader}")
+		})
+		of := func(id string) func(int) (string, []string) {
+			return func(int) (string, []string) {
+				return fmt.Sprintf(chatBody, ""), []string{"Authorization", "Bearer reader-" + id + "-0123456789", header, "Bearer reader-" + id + "-0123456789"}
+			}
+		}
+		if !together(t, l, of("a"), of("b")) {
+			t.Errorf("%s: the session moves", header)
+		}
+		for _, e := range l.engines {
+			for len(e.seen) > 0 {
+				if h := <-e.seen; header != "X-Session-Id" && h.Get(header) != "" {
+					t.Errorf("%s: an engine gets it", header)
+				}
+			}
+		}
+	}
+}
+
 // TestHarnessSessions: requests stay together that agent harnesses name alike, each in its own way.
 func TestHarnessSessions(t *testing.T) {
 	for name, c := range map[string]struct{ header, member string }{
