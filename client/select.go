@@ -44,7 +44,8 @@ type Selection struct {
 		Longest int `json:"longest_matched"` // tokens, over all tiers
 		Device  int `json:"gpu"`             // tokens
 	} `json:"overlap"`
-	PrefillTokens int `json:"effective_prefill_tokens"` // that are to be computed
+	Unknown       bool `json:"unknown"`                  // nobody knows yet what it holds, and Overlap is none for that
+	PrefillTokens int  `json:"effective_prefill_tokens"` // that are to be computed
 }
 
 // Select asks kvrouter for a worker and reserves nothing.

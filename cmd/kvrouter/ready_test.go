@@ -50,6 +50,10 @@ func TestReadyWithoutNATS(t *testing.T) {
 			if status, text, _ := ask("POST", admin+"/v1/find_matches", `{"model":"m","token_ids":[1,2,3,4]}`); !strings.Contains(fmt.Sprint(status, text), find) {
 				return fmt.Errorf("what is held: %d %s, want %s", status, text, find)
 			}
+			unknown := strings.Contains(find, "not_ready")
+			if _, text, _ := ask("POST", url+"/v1/select", `{"model_name":"m","token_ids":[1,2,3,4]}`); ready == 200 && (!strings.Contains(text, `"overlap"`) || strings.Contains(text, `"unknown":true`) != unknown) {
+				return fmt.Errorf("a choice: %s, want unknown %v", text, unknown)
+			}
 			_, text, _ := ask("GET", url+"/metrics", "")
 			alone := map[bool]int{true: 1}[find == "not_ready"]
 			for name, want := range map[string]int{"kvatlas_ready": map[int]int{200: 1}[ready], "kvatlas_router_without_nats": alone} {

@@ -158,6 +158,9 @@ func (x *router) build(access *secure.Access) error {
 	x.fleet = fleet.New(fc)
 	pc := x.cfg.Proxy
 	pc.Fleet, pc.Metrics, pc.Log, pc.Health, pc.Unknown, pc.Access = x.fleet, x.metrics, x.log, x.index.Health(), x.unknown, access
+	if x.cfg.index() == fleet.Events {
+		pc.Unread = x.behind
+	}
 	if x.cfg.Replica.HasNATS() {
 		pc.Tokenizers.Fetch = x.fetch
 	}

@@ -31,6 +31,8 @@ type Config struct {
 	Tracer  trace.Tracer // nil: no spans
 	// Unknown says why the workers are not known yet; "" if they are. nil: always.
 	Unknown func() string
+	// Unread says why it is not known yet what they hold; "" if it is. nil: always.
+	Unread func() string
 
 	Indexed         bool   // the routers have an index: texts are worth tokenizing
 	Tokens          string // TokensEngine, TokensBytes or TokensNone

@@ -66,7 +66,7 @@ func New(cfg Config) (p *Proxy, err error) {
 		cfg: cfg, fleet: cfg.Fleet, seed: maphash.MakeSeed(),
 		client: upstream.New(upstream.Config{DialTimeout: cfg.DialTimeout, IdleConns: cfg.IdleConns, IdleTimeout: cfg.KeepAlive, TLS: cfg.TLS,
 			Stale: func() { p.obs.stale.Inc() }}),
-		selection:  selection.New(selection.Config{Models: cfg.Fleet.Selectable, Named: cfg.Fleet.Meant, MaxBody: int(min(cfg.MaxBody, maxSelection))}),
+		selection:  selection.New(selection.Config{Models: cfg.Fleet.Selectable, Named: cfg.Fleet.Meant, Unread: cfg.Unread, MaxBody: int(min(cfg.MaxBody, maxSelection))}),
 		limit:      obs.NewLimited(cfg.Log, time.Second, nil),
 		queue:      queue{limit: cfg.Queue, order: cfg.QueueOrder, priority: cfg.QueuePriority, age: max(cfg.QueueAge, time.Millisecond)},
 		quotas:     quota.NewTable(maxTenants),

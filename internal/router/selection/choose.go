@@ -155,9 +155,11 @@ type chosen struct {
 	Size     uint32  `json:"block_size"`
 	Overlap  overlap `json:"overlap"`
 	// Estimated: overlap is the part of what the index has that engines are seen to reuse.
-	Estimated bool        `json:"estimated,omitempty"`
-	Prefill   int         `json:"effective_prefill_tokens"`
-	Explain   []explained `json:"explain,omitempty"`
+	Estimated bool `json:"estimated,omitempty"`
+	// Unknown: nobody knows yet what workers hold, and overlap is none for that.
+	Unknown bool        `json:"unknown,omitempty"`
+	Prefill int         `json:"effective_prefill_tokens"`
+	Explain []explained `json:"explain,omitempty"`
 }
 
 // read returns what a body asks for, of which model, and of which prompt.
@@ -225,6 +227,7 @@ func (s *Service) choose(ctx context.Context, body []byte, book bool) (Answer, *
 	out := chosen{
 		ID: q.id, Model: m.Model.Model, Lora: m.Lora, Group: registry.GroupName(m.Group), Worker: best.Worker, Rank: best.DPRank, Size: m.BlockSize,
 		Overlap: overlapOf(&best.Candidate, m.BlockSize), Prefill: best.NewTokens, Estimated: best.Account.Estimated,
+		Unknown: best.Unknown || s.cfg.Unread != nil && s.cfg.Unread() != "",
 	}
 	if e := m.Endpoint(best.Worker); e != "" {
 		out.Endpoint = &e

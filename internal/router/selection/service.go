@@ -36,6 +36,8 @@ type Config struct {
 	// Named returns those that a request may mean by a name, sorted by space: of each way in which a name may be
 	// a model's a list that is not empty, first that which counts where several are. nil: models have no names but their own.
 	Named func(name string) [][]Named
+	// Unread says why it is not known yet what workers hold; "" if it is. nil: always.
+	Unread func() string
 	// MaxBody bounds the bytes of a body; 0 is 8 MiB. MaxTokens bounds the
 	// elements of an array; 0 is 2^20.
 	MaxBody, MaxTokens int
