@@ -256,7 +256,7 @@ func (c *config) declareEngines(set *conf.Set) {
 	c.Shown.Declare(set)
 	set.Bool(&p.ForwardClient, "forward-client", true, "Tell engines the client's address, at the end of X-Forwarded-For.")
 	set.List(&p.PassHeaders, "pass-headers", nil, `Headers of clients that engines get with --tokens-file although their names are those of
-		credentials. Others are kept from engines: those with auth, token, key, secret, passw, passphrase, credential, cookie, cert, jwt, oidc, saml, assertion, signature or principal
+		credentials. Others are kept from engines: those with auth, token, key, secret, bearer, dpop, passw, passphrase, passcode, pwd, credential, cookie, cert, jwt, oidc, saml, assertion, signature or principal
 		in the name.`)
 	set.Bool(&p.PassThrough, "pass-through", true, `Pass on to engines what is no completion or chat, too. With false there are no
 		other routes than the router's own.`)

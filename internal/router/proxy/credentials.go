@@ -13,7 +13,7 @@ import (
 
 // secretive are what names of headers have in them that carry what nobody else is to have.
 var secretive = [...]string{
-	"auth", "token", "key", "secret", "passw", "passphrase", "credential", "cookie", "cert", "jwt", "oidc", "saml", "assertion", "signature", "principal",
+	"auth", "token", "key", "secret", "bearer", "dpop", "passw", "passphrase", "passcode", "pwd", "credential", "cookie", "cert", "jwt", "oidc", "saml", "assertion", "signature", "principal",
 }
 
 // credential reports whether a header's name, in canonical form, is that of what a client shows.

@@ -59,7 +59,7 @@ func TestCredentialsByName(t *testing.T) {
 	for name, want := range map[string]bool{
 		"Authorization": true, "X-Api-Key": true, "Api-Key": true, "Cookie": true, "X-Goog-Api-Key": true, "Ocp-Apim-Subscription-Key": true, "Proxy-Authorization": true,
 		"X-Amz-Security-Token": true, "X-Auth-Token": true, "Private-Token": true, "X-Amzn-Oidc-Data": true, "X-Forwarded-Access-Token": true, "X-Forwarded-Client-Cert": true,
-		"X_api_key": true, "Apikey": true, "Cf-Access-Jwt-Assertion": true, "X-Ms-Client-Principal": true, "X-Hub-Signature-256": true, "Key": true, "X-Password": true, "AUTH": true,
+		"X_api_key": true, "Apikey": true, "Cf-Access-Jwt-Assertion": true, "X-Ms-Client-Principal": true, "X-Hub-Signature-256": true, "Key": true, "X-Password": true, "AUTH": true, "Dpop": true, "X-Bearer": true, "X-Passcode": true, "X-Db-Pwd": true,
 		"Content-Type": false, "Accept": false, "X-Request-Id": false, "Traceparent": false, "Tracestate": false, "Anthropic-Version": false, "Anthropic-Beta": false, "Openai-Organization": false, //nolint:misspell // the header's name
 		"X-Stainless-Lang": false, "X-Session-Id": false, "X-Claude-Code-Session-Id": false, "Idempotency-Key": false, "Ke": false, "Y": false, "X-Vendor-Key": false, "X-Data-Parallel-Rank": false,
 	} {
