@@ -81,7 +81,7 @@ func (r *Router) passing(s *scratch, o *Options, look, track bool) (most *member
 			most, deepest = r.bySlot[slot], d
 		}
 	}
-	if most == nil || kinds[most.slot] != usualOf(o.Stage) || !r.plain(most.slot) {
+	if most == nil || kinds[most.slot] != usualOf(o.Stage) || !r.plain(most.slot) || most.belief.doubted { // then another's may count for more
 		return nil
 	}
 	var c Candidate
