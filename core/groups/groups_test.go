@@ -125,6 +125,7 @@ func TestDisagreementCostsWhatThePromptDoes(t *testing.T) {
 // Whatever the groups are and hold, an answer ends within the prompt, on a boundary.
 func FuzzReusable(f *testing.F) {
 	f.Add([]byte{1, 4, 0, 0, 0, 4, 9, 1}, 20, uint64(5))
+	f.Add([]byte{byte(Chunked), 2, 48, 1, byte(State), 48, 48, 0}, 10, uint64(148)) // EAGLE beside chunks
 	f.Fuzz(func(t *testing.T, groups []byte, tokens int, seed uint64) {
 		var list []Group
 		for ; len(groups) >= 4; groups = groups[4:] {

@@ -50,7 +50,7 @@ func (p *prompt) agree(most int) int {
 			}
 			drop := c.Eagle && proven&(1<<i) == 0
 			limit := now
-			if drop && c.Kind != State {
+			if drop && (c.Kind == Full || c.Kind == Window) { // the others give nothing up
 				limit = min(now+p.margin(c), p.known)
 			}
 			n := p.longest(i, limit, drop)
