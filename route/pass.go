@@ -23,7 +23,7 @@ type passed struct {
 
 // usual says of a slot whether its rank may be passed over for its load and what it has of the prompt alone: nothing leaves it
 // out, and no more counts of what the index has of it than is on its device. Choices read it of every rank, so it is kept by slot,
-// and emptied by whoever changes a member or a worker.
+// and emptied by whoever adds or takes away a member, or changes a worker.
 type usual uint8
 
 const (
@@ -35,7 +35,7 @@ const (
 
 // passes is the router's memory for that.
 type passes struct {
-	usual []usual   // by slot; empty once a member or a worker has changed
+	usual []usual   // by slot; empty once members or a worker have changed
 	rest  []*member // of the choice being made, who was not passed over
 }
 
@@ -48,7 +48,7 @@ func (r *Router) kinds() []usual {
 		switch {
 		case m == nil:
 			kind = nobody
-		case m.worker.absent() != Eligible || m.stale || m.worker.Pooled:
+		case m.worker.absent() != Eligible || m.worker.Pooled:
 			kind = unusual
 		case m.worker.Role == Prefill:
 			kind = usualPrefill
@@ -81,7 +81,7 @@ func (r *Router) passing(s *scratch, o *Options, look, track bool) (most *member
 			most, deepest = r.bySlot[slot], d
 		}
 	}
-	if most == nil || kinds[most.slot] != usualOf(o.Stage) || !r.plain(most.slot) || most.belief.doubted { // then another's may count for more
+	if most == nil || kinds[most.slot] != usualOf(o.Stage) || !r.plain(most.slot) || most.stale || most.belief.doubted { // then another's may count for more
 		return nil
 	}
 	var c Candidate

@@ -151,7 +151,6 @@ func (r *Router) SetStale(stale map[shard.RankID]bool) {
 	for _, m := range r.members {
 		m.stale = stale[m.RankID]
 	}
-	r.usual = r.usual[:0]
 }
 
 // SetHeld says how many blocks each rank holds in all, where Config.Shares are asked.
