@@ -22,7 +22,7 @@ const (
 func (r *Router) quiet() time.Duration { return r.settings.OverdueAfter / 2 }
 
 // Ask reports whether the worker at which the request waits is to be asked: it has given nothing to
-// anybody for half of Settings.OverdueAfter, and there is another one. Asked is to be told of it then. The question is booked
+// anybody for half of Settings.OverdueAfter, may get requests, and there is another one. Asked is to be told of it then. The question is booked
 // with Options.Worker, Watched and Question, its Answer.Overdue is for how long it is waited for, and its booking's end says nothing.
 func (r *Router) Ask(requestID string, stage Stage) (worker uint64, due bool) {
 	now := r.cfg.Now()
@@ -45,16 +45,18 @@ func (r *Router) AskAgain(worker uint64) bool {
 }
 
 func (r *Router) ask(w *workerState, now time.Time) bool {
-	if w.trying.live || w.Role == Prefill {
+	if w.trying.live && w.trying.asks {
 		return false
 	}
-	for _, other := range r.workers {
-		if other != w && other.Role != Prefill && other.absent() == Eligible {
-			w.trying.live, w.trying.asks, w.trying.last = true, true, now
-			return true
+	if !w.trying.live && w.Role != Prefill && w.absent() == Eligible {
+		for _, other := range r.workers {
+			if other != w && other.Role != Prefill && other.absent() == Eligible {
+				w.trying.live, w.trying.asks, w.trying.last = true, true, now
+				return true
+			}
 		}
 	}
-	w.mute = false // there is nobody else
+	w.mute = false // as nobody asks on
 	return false
 }
 
@@ -65,7 +67,7 @@ func (r *Router) Asked(worker uint64, what Asked, unclearFor time.Duration) (aga
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	w := r.workers[worker]
-	if w == nil {
+	if w == nil || !w.trying.asks { // it is another one, that was not asked
 		return 0
 	}
 	was := w.mute
@@ -104,10 +106,11 @@ func (h *health) speaks(now time.Time) {
 	}
 }
 
-// Mute reports whether the request waits for its first token at a worker that gives nothing to the router either.
+// Mute reports whether the request waits for its first token at a worker that gives nothing to the router either, and is left
+// out for that: others are enough without it.
 func (r *Router) Mute(requestID string, stage Stage) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	a := r.attempts[r.key(requestID, stage)]
-	return a != nil && !a.answered && a.worker.mute
+	return a != nil && !a.answered && a.worker.mute && r.unheard(a.worker)
 }

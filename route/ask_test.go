@@ -290,10 +290,13 @@ func TestAskHistories(t *testing.T) {
 			f.ends(id)
 		}
 		for id, q := range asked {
+			if q.free == nil && r.AskAgain(id) {
+				q.free = f.question(id)
+			}
 			if q.free != nil {
 				q.free()
+				r.Asked(id, AskAnswered, 0)
 			}
-			r.Asked(id, AskAnswered, 0)
 		}
 		c.add(time.Minute)
 		for _, h := range r.Health() {

@@ -120,6 +120,7 @@ func (r *Router) failsElsewhere(worker uint64, now time.Time) bool {
 		return false
 	}
 	w.told++
+	w.relented = false // that was of a doubt before
 	w.breaker.Doubt()
 	r.wellUntil = time.Time{}
 	return true
