@@ -1,6 +1,7 @@
 package route
 
 import (
+	"math"
 	"time"
 
 	"github.com/kvatlas/kvatlas/route/breaker"
@@ -73,7 +74,7 @@ func (r *Router) send(k load.Key, w *workerState, client uint64, allowed time.Du
 		a = new(attempt)
 	}
 	*a = attempt{worker: w, sent: now, allowed: allowed, client: client, older: w.newest}
-	if !question {
+	if !question || w.breaker.Closed() {
 		a.ticket = w.breaker.Sent(now)
 	}
 	a.tells(1)
@@ -136,7 +137,8 @@ func (r *Router) allowed(o *Options, c *Candidate, e *estimate) time.Duration {
 	if o.Whole {
 		ms += answer
 	}
-	return max(r.settings.OverdueAfter, time.Duration(patience*ms*float64(time.Millisecond)))
+	const longest = math.MaxInt64 / 4 // more is no Duration, added to others
+	return max(r.settings.OverdueAfter, time.Duration(finite(patience*ms*float64(time.Millisecond), 0, longest)))
 }
 
 // spokeNow notes that something came from the request's worker.
@@ -295,7 +297,7 @@ func (r *Router) mayLeaveOut(w *workerState, sure, told bool) bool {
 	now := r.cfg.Now()
 	all, out, decode := 0, 0, false
 	for _, other := range r.workers {
-		if other.absent() != Eligible {
+		if other != w && other.absent() != Eligible {
 			continue
 		}
 		left := other != w && (other.silent || other.breaker.State(now) != breaker.Closed && (told || !other.breaker.Doubted()))
