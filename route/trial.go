@@ -93,7 +93,7 @@ func (r *Router) Tried(worker uint64, silentFor time.Duration) {
 	defer r.mu.Unlock()
 	if w := r.workers[worker]; w != nil {
 		w.trying.live, w.trying.until = w.trying.live && w.trying.asks, time.Time{} // what the worker is asked goes on
-		if silentFor > 0 { // a choice may go by a clock that was read before
+		if silentFor > 0 {                                                          // a choice may go by a clock that was read before
 			w.trying.until = now.Add(silentFor)
 		}
 	}
