@@ -1,6 +1,9 @@
 package route
 
 import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -158,4 +161,197 @@ func TestRelented(t *testing.T) {
 	if h := r.Health()[0]; h.State != breaker.HalfOpen {
 		t.Errorf("a word of another router is taken back by one token: %+v", h)
 	}
+}
+
+// TestAskHistoriesOfFleets: TestAskHistories where workers come, go, and are others afterwards, are tried by those who can ask
+// one only, and clocks stand still: whoever is mute is asked on, what is under way of a worker is known to who does it, and no
+// worker is two things at once.
+func TestAskHistoriesOfFleets(t *testing.T) {
+	mutes, tries := 0, 0
+	for seed := range uint64(300) {
+		rng := rand.New(rand.NewPCG(seed, 2))
+		const n = 5
+		r, _, c := open(t, nil, workers(n)...)
+		f := asking{t: t, Router: r, clock: c}
+		type asker struct {
+			free  func() // of the question under way
+			of    *workerState
+			again time.Time
+		}
+		type trial struct {
+			of *workerState
+			id uint64
+		}
+		var askers []*asker
+		var trials []trial
+		type waiting struct {
+			id string
+			at uint64
+		}
+		var live []waiting
+		mixed := make(map[*workerState]bool) // who came while another of its id was asked or tried: what is told of that may be taken for its
+		book := func(worker uint64, o Options) (id string, ok bool) {
+			f.n++
+			id = fmt.Sprint("request", f.n)
+			o.RequestID, o.Watched, o.Worker = id, true, &worker
+			_, err := r.BestWorker(t.Context(), Prompt{Local: numbers(100*f.n, 2)}, o)
+			return id, err == nil
+		}
+		asks := func(id uint64) *asker {
+			question, ok := book(id, Options{Question: true})
+			return &asker{free: func() {
+				if ok {
+					r.Free(question)
+				}
+			}, of: r.workers[id]}
+		}
+		end := func(a *asker, what Asked) {
+			a.free()
+			a.free = nil
+			again := r.Asked(a.of.ID, what, time.Duration(rng.IntN(2))*time.Minute)
+			if a.again = c.Now().Add(again); again == 0 {
+				askers = slices.DeleteFunc(askers, func(b *asker) bool { return a == b })
+			}
+		}
+		for range 400 {
+			if rng.IntN(3) > 0 {
+				c.add(time.Duration(rng.ExpFloat64() * float64(4*time.Second)))
+			}
+			worker := uint64(rng.IntN(n) + 1)
+			switch rng.IntN(12) {
+			case 0:
+				switch on := rng.IntN(3) == 0; rng.IntN(5) {
+				case 0:
+					_ = r.Drain(worker, on)
+				case 1:
+					_ = r.SetDead(worker, on)
+				case 2:
+					r.RemoveWorker(worker)
+					live = slices.DeleteFunc(live, func(w waiting) bool { return w.at == worker })
+				default:
+					is := r.workers[worker] != nil
+					if err := r.SetWorker(Worker{ID: worker, Role: Role(rng.IntN(8) / 6)}); err != nil {
+						t.Fatal(err)
+					}
+					if !is && (slices.ContainsFunc(askers, func(a *asker) bool { return a.of.ID == worker }) ||
+						slices.ContainsFunc(trials, func(x trial) bool { return x.id == worker })) {
+						mixed[r.workers[worker]] = true
+					}
+				}
+			case 1:
+				list, _ := r.Trials(10*time.Second, 2)
+				for _, id := range list {
+					tries++
+					trials = append(trials, trial{r.workers[id], id})
+				}
+			case 2, 3:
+				if len(trials) > 0 {
+					i := rng.IntN(len(trials))
+					r.Tried(trials[i].id, time.Duration(rng.IntN(2))*time.Second)
+					trials = slices.Delete(trials, i, i+1)
+				}
+			case 4, 5, 6:
+				if len(askers) == 0 {
+					break
+				}
+				switch a := askers[rng.IntN(len(askers))]; {
+				case a.free != nil:
+					end(a, Asked(rng.IntN(3)))
+				case !c.Now().Before(a.again):
+					askers = slices.DeleteFunc(askers, func(b *asker) bool { return a == b })
+					if r.AskAgain(a.of.ID) {
+						askers = append(askers, asks(a.of.ID))
+					}
+				}
+			case 7, 8:
+				if len(live) > 0 {
+					if id, due := r.Ask(live[rng.IntN(len(live))].id, Whole); due {
+						askers = append(askers, asks(id))
+					}
+				}
+			case 9:
+				if len(live) == 0 {
+					break
+				}
+				i := rng.IntN(len(live))
+				switch rng.IntN(3) {
+				case 0:
+					f.ends(live[i].id)
+				case 1:
+					r.Failed(live[i].id, Whole, Failure{Full: rng.IntN(2) == 0})
+					r.Free(live[i].id)
+				default:
+					r.Free(live[i].id)
+				}
+				live = slices.Delete(live, i, i+1)
+			default:
+				if id, ok := book(worker, Options{Whole: rng.IntN(2) == 0}); ok {
+					live = append(live, waiting{id, worker})
+				}
+			}
+			for id, w := range r.workers {
+				asked, tried, asleep := 0, 0, 0
+				for _, a := range askers {
+					if a.of == w && a.free != nil {
+						asked++
+					} else if a.of.ID == id {
+						asleep++
+					}
+				}
+				for _, x := range trials {
+					if x.of == w {
+						tried++
+					}
+				}
+				if w.mute {
+					mutes++
+				}
+				switch {
+				case w.mute && asked+asleep == 0:
+					t.Fatalf("seed %d: worker %d is mute, and nobody asks it", seed, id)
+				case mixed[w]:
+				case asked+tried > 1:
+					t.Fatalf("seed %d: worker %d is asked %d times and tried %d times at once", seed, id, asked, tried)
+				case w.trying.live && asked+tried == 0:
+					t.Fatalf("seed %d: worker %d is never asked again", seed, id)
+				}
+			}
+		}
+		for _, x := range trials {
+			r.Tried(x.id, 0)
+		}
+		for len(askers) > 0 {
+			if a := askers[0]; a.free != nil {
+				end(a, AskAnswered)
+			} else {
+				c.now = later(c.now, a.again)
+				askers = askers[1:]
+				if r.AskAgain(a.of.ID) {
+					askers = append(askers, asks(a.of.ID))
+				}
+			}
+		}
+		for id := range uint64(n) {
+			if err := r.SetWorker(Worker{ID: id + 1}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, w := range live {
+			f.ends(w.id)
+		}
+		c.add(time.Minute)
+		if got := f.chosen(); len(got) != n {
+			t.Fatalf("seed %d: %v get requests when all are well: %+v", seed, got, r.Health())
+		}
+	}
+	if mutes < 1000 || tries < 1000 {
+		t.Errorf("%d times one was mute, %d trials: it shows little", mutes, tries)
+	}
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }

@@ -215,6 +215,8 @@ func (r *Router) gaveUp(a *attempt, now time.Time) {
 			r.leavesOut(w)
 		}
 		w.breaker.Trip(&r.settings.Breaker, now)
+	} else {
+		r.outcome(a, breaker.Failed, 0, now) // of a probe, as others
 	}
 	if first := w.oldest; first == nil || !first.overdue(now) {
 		w.silent = false

@@ -27,6 +27,37 @@ func TestDrainingIsSilent(t *testing.T) {
 	}
 }
 
+// TestProbesGiveUp: probes that are given up when too many others are out have failed, as others have, and keep no place for ever.
+func TestProbesGiveUp(t *testing.T) {
+	r, _, c := open(t, nil, workers(5)...)
+	f := asking{t: t, Router: r, clock: c}
+	for worker := range uint64(3) {
+		for range r.settings.Breaker.Failures {
+			id := f.send(worker + 1)
+			r.Failed(id, Whole, Failure{})
+			r.Free(id)
+		}
+	}
+	f.want("when three have failed", 4, 5)
+	c.add(time.Minute)
+	var probes []string
+	for range r.settings.Breaker.Probes {
+		probes = append(probes, f.send(1))
+	}
+	if err := r.SetDead(4, true); err != nil {
+		t.Fatal(err)
+	}
+	c.add(time.Hour)
+	for _, id := range probes {
+		r.Free(id)
+	}
+	if h := r.Health()[0]; h.State == breaker.Closed {
+		t.Fatalf("%+v", h)
+	}
+	c.add(time.Hour)
+	f.want("an hour later", 1, 2, 3, 5)
+}
+
 // TestQuestionsFail: a question that fails counts as any failure, and where a worker has failed before and was well again, too.
 func TestQuestionsFail(t *testing.T) {
 	for _, before := range []bool{false, true} {

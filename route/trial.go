@@ -92,8 +92,9 @@ func (r *Router) Tried(worker uint64, silentFor time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if w := r.workers[worker]; w != nil {
-		w.trying.live, w.trying.until = w.trying.live && w.trying.asks, time.Time{} // what the worker is asked goes on
-		if silentFor > 0 {                                                          // a choice may go by a clock that was read before
+		// What the worker is asked goes on.
+		w.trying.live, w.trying.until = w.trying.live && w.trying.asks, time.Time{}
+		if silentFor > 0 { // a choice may go by a clock that was read before
 			w.trying.until = now.Add(silentFor)
 		}
 	}
