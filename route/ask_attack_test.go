@@ -274,12 +274,30 @@ func TestAskHistoriesOfFleets(t *testing.T) {
 					break
 				}
 				i := rng.IntN(len(live))
-				switch rng.IntN(3) {
+				switch rng.IntN(7) {
 				case 0:
 					f.ends(live[i].id)
 				case 1:
 					r.Failed(live[i].id, Whole, Failure{Full: rng.IntN(2) == 0})
 					r.Free(live[i].id)
+				case 2:
+					blame := r.Failed(live[i].id, Whole, Failure{Wrong: rng.IntN(2) == 0, Alone: rng.IntN(2) == 0, Shared: rng.IntN(2) == 0})
+					if r.Free(live[i].id); rng.IntN(2) == 0 {
+						r.Withdraw(blame)
+					}
+				case 3:
+					r.Succeeded(live[i].id, Whole)
+					continue
+				case 4:
+					r.Cut(live[i].id, Whole)
+					r.Free(live[i].id)
+				case 5:
+					if r.Renew(worker); rng.IntN(2) == 0 {
+						r.mu.Lock()
+						r.failsElsewhere(worker, c.Now())
+						r.mu.Unlock()
+					}
+					continue
 				default:
 					r.Free(live[i].id)
 				}

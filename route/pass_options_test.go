@@ -49,6 +49,9 @@ func TestPassedByOptions(t *testing.T) {
 				if seed%5 == 4 {
 					c.Settings.TierCredits = [event.NumTiers]float64{1, 1, 0.5, 0.25}
 				}
+				if seed%7 == 6 {
+					c.Index, c.Shares = nil, oneShare{c.Index, seed%2 == 0}
+				}
 				c.Now = func() time.Time { return now }
 			})
 			routers[i], spaces[i] = r, space
@@ -262,4 +265,24 @@ func TestPassedByOptions(t *testing.T) {
 	if passed < 10_000 || doubted < 1000 || failing < 100 {
 		t.Errorf("%d ranks passed over, %d times one was doubted, %d requests failed: it shows little", passed, doubted, failing)
 	}
+}
+
+// oneShare is an index as other processes have it, of whom one answers, or does not for some workers.
+type oneShare struct {
+	Index
+	part bool
+}
+
+func (x oneShare) Find(_ context.Context, local []uint64, each func(id shard.RankID, depth [event.NumTiers]uint32)) (unknown func(worker uint64) bool) {
+	var found shard.Result
+	x.Index.Find(local, &found)
+	if x.part && len(local)%2 == 0 {
+		unknown = func(worker uint64) bool { return worker%9 == 0 }
+	}
+	found.Each(func(id shard.RankID, depth [event.NumTiers]uint32) {
+		if unknown == nil || !unknown(id.Worker) {
+			each(id, depth)
+		}
+	})
+	return unknown
 }
