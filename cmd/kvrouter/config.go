@@ -56,8 +56,7 @@ type config struct {
 
 	Sessions []string // ways of knowing them
 
-	ReadyWorkers int
-
+	ReadyWorkers     int
 	ReadyWithoutNATS time.Duration
 	Prefill          []string // URLs of prefill engines
 	Transfer         string

@@ -9,7 +9,7 @@ import (
 )
 
 // Arrays of numbers are most of what requests consist of. Their elements are taken from
-// 64 bytes at a time, as long as they are plain: digits, a comma and at most one space;
+// 64 bytes, or eight of them, at a time, as long as they are plain: digits, a comma and at most one space;
 // by vectors where the machine has them, else by words, and so what is left over or not
 // plain to the vectors. Whatever else there is, and what is wrong, is read one element
 // after the other.
