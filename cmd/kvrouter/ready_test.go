@@ -34,7 +34,13 @@ func TestReadyWithoutNATS(t *testing.T) {
 		e.ServeHTTP(w, r)
 	}))
 	t.Cleanup(engine.Close)
-	port := porttest.Free(t, 1)
+	port, dir := porttest.Free(t, 1), t.TempDir()
+	var nats *server.Server
+	t.Cleanup(func() { // once the router, which takes leave of others there, has ended
+		if nats != nil {
+			nats.Shutdown()
+		}
+	})
 	log := new(logged)
 	url, _ := startLogged(t, slog.New(slog.NewTextHandler(log, nil)), "--nats=nats://"+porttest.Local(port), "--ready-without-nats=1ms", "--admin-listen=127.0.0.1:0",
 		"--engines="+engine.URL, "--model=m", "--block-size=4", "--health-every=20ms", "--unhealthy-after=1") // returns when it is ready
@@ -77,12 +83,10 @@ func TestReadyWithoutNATS(t *testing.T) {
 	sick.Store(false)
 	state(200, away, "not_ready")
 
-	nats, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, JetStream: true, StoreDir: t.TempDir(), NoLog: true, NoSigs: true})
-	if err != nil {
+	if nats, err = server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, JetStream: true, StoreDir: dir, NoLog: true, NoSigs: true}); err != nil {
 		t.Fatal(err)
 	}
 	nats.Start()
-	t.Cleanup(nats.Shutdown)
 	done, polled := make(chan struct{}), make(chan string)
 	go func() {
 		defer close(polled)
