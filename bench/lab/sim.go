@@ -120,7 +120,6 @@ func newSim(cfg Config, source trace.Source) (*sim, error) {
 	space, err := s.set.Open(event.Space{Model: "lab", BlockSize: uint32(cfg.Engine.BlockSize)})
 	if err == nil {
 		s.feed = newFeed(space, &cfg)
-		s.cfg.Engine.Memory = new(mock.Memory)
 		if cfg.PoolBlocks > 0 {
 			s.cfg.Engine.Shared = mock.NewShared(cfg.PoolBlocks)
 		}

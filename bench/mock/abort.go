@@ -9,7 +9,7 @@ func (e *Engine) Abort(id uint64) bool {
 	for i, s := range e.running {
 		if s.id == id {
 			e.running = slices.Delete(e.running, i, i+1)
-			e.release(s)
+			e.cache.release(s)
 			e.spare = append(e.spare, s)
 			return true
 		}

@@ -61,7 +61,7 @@ func (e *Engine) foresee() {
 		if s.generated == 0 || s.computed != s.input+s.generated-1 {
 			return // its prompt is not complete
 		}
-		left = min(left, len(s.blocks)*e.cfg.BlockSize-s.computed-1, s.output-s.generated-1)
+		left = min(left, s.blocks*e.cfg.BlockSize-s.computed-1, s.output-s.generated-1)
 		if left <= 0 {
 			return
 		}

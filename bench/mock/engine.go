@@ -19,7 +19,6 @@ type Config struct {
 	HostBlocks, DiskBlocks int
 	Groups                 []Group // of a hybrid model
 	Shared                 *Shared // below these, for several engines; nil is none
-	Memory                 *Memory // of several engines' tables; nil: each has its own
 	MaxRunning             int     // requests in a step; default 256
 	MaxBatched             int     // tokens computed in a step; default 8,192
 	MaxWaiting             int     // requests that wait to run; default 65,536
@@ -115,7 +114,8 @@ type sequence struct {
 	id            uint64
 	input, output int
 	local, name   []uint64 // of each hashed block: its local and engine hash
-	blocks        []int32  // the cache blocks that it uses, in order
+	blocks, named int      // cache blocks that it uses, and how many of them, from the first on, are named
+	last          int32    // the run of the last of these; 0 without
 	computed      int      // tokens whose KV entries are in the blocks
 	generated     int
 	step          bool // computed something in this step
@@ -144,7 +144,7 @@ func New(cfg Config, sink func(*event.Event)) (*Engine, error) {
 			return nil, fmt.Errorf("mock engine: %s is %d, must be 1 … 2^30", f.name, *f.p)
 		}
 	}
-	e := &Engine{cfg: cfg, sink: sink, cache: newCache(cfg.Memory, cfg.Blocks)}
+	e := &Engine{cfg: cfg, sink: sink, cache: newCache(cfg.Blocks)}
 	var err error
 	if e.groups, e.align, err = newGroups(&cfg); err != nil {
 		return nil, err
@@ -192,7 +192,7 @@ func (e *Engine) Admit(r *Request) error {
 	*s = sequence{
 		id: r.ID, input: r.Input, output: r.Output, received: r.Received, fetched: min(max(r.Fetched, 0), len(r.Prompt)),
 		local: append(append(s.local[:0], r.Prompt...), r.Generated...),
-		name:  append(s.name[:0], r.Names...), blocks: s.blocks[:0],
+		name:  append(s.name[:0], r.Names...),
 	}
 	if r.Names == nil {
 		s.name = e.cfg.Names(s.name, s.local)
@@ -222,14 +222,13 @@ func engineHash(parent, local, seed uint64) uint64 {
 // Leading returns how many leading blocks of a prompt, by their local hashes, the engine has on
 // some tier.
 func (e *Engine) Leading(local []uint64) int {
-	parent := e.cfg.HashSeed
-	for i, l := range local {
-		parent = engineHash(parent, l, e.cfg.HashSeed)
-		if _, cached := e.cache.byName.get(parent); !cached && e.below(parent) == nil {
+	names := e.cfg.Names(nil, local)
+	for i := e.cache.match(names); i < len(names); i++ {
+		if e.below(names[i]) == nil {
 			return i
 		}
 	}
-	return len(local)
+	return len(names)
 }
 
 // Idle reports whether there is nothing to do.
@@ -245,15 +244,13 @@ func (e *Engine) Waiting() int { return e.waiting.len() }
 func (e *Engine) Used() int { return e.cfg.Blocks - e.cache.free }
 
 // Held returns how many blocks of the cache can be reused.
-func (e *Engine) Held() int { return e.cache.byName.used }
+func (e *Engine) Held() int { return e.cache.held }
 
 // AppendHeld appends the engine hashes of the blocks of the cache that can be
 // reused.
 func (e *Engine) AppendHeld(dst []uint64) []uint64 {
-	for i := range e.cache.blocks {
-		if b := &e.cache.blocks[i]; b.named {
-			dst = append(dst, b.name)
-		}
+	for i := range e.cache.runs {
+		dst = append(dst, e.cache.runs[i].names...)
 	}
 	return dst
 }

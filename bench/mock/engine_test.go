@@ -154,38 +154,58 @@ func (o *observer) check(e *Engine) {
 			}
 		}
 	}
-	refs := make([]int32, e.cfg.Blocks)
+	refs, used := map[int32]int32{}, 0
 	for _, s := range e.running {
-		if len(s.blocks) != (s.computed+e.cfg.BlockSize-1)/e.cfg.BlockSize {
-			o.t.Fatalf("%d blocks for %d tokens", len(s.blocks), s.computed)
+		if s.blocks != (s.computed+e.cfg.BlockSize-1)/e.cfg.BlockSize || s.named != min(len(s.name), s.computed/e.cfg.BlockSize) {
+			o.t.Fatalf("%d blocks, %d of them named, for %d tokens", s.blocks, s.named, s.computed)
 		}
-		for i, b := range s.blocks {
-			refs[b]++
-			complete := i < len(s.name) && (i+1)*e.cfg.BlockSize <= s.computed
-			if of := &e.cache.blocks[b]; of.named != complete || complete && of.name != s.name[i] {
-				o.t.Fatalf("block %d of a running request has lost its content", i)
+		used += s.blocks - s.named
+		named := s.named
+		for r := s.last; r != 0; r = e.cache.runs[r].parent {
+			of := &e.cache.runs[r]
+			if refs[r]++; refs[r] == 1 {
+				used += len(of.names)
+			}
+			if named -= len(of.names); named < 0 || !slices.Equal(of.names, s.name[named:named+len(of.names)]) {
+				o.t.Fatal("blocks of a running request have lost their content")
+			}
+		}
+		if named != 0 {
+			o.t.Fatalf("%d named blocks of a running request are lost", named)
+		}
+	}
+	runs, kids := 0, map[int32]int32{}
+	for i := range e.cache.runs[1:] {
+		r := int32(i) + 1
+		of := &e.cache.runs[r]
+		if of.refs != refs[r] {
+			o.t.Fatal("the uses of runs are miscounted")
+		}
+		if len(of.names) > 0 {
+			runs++
+			kids[of.parent]++
+			if at, ok := e.cache.byFirst.get(of.names[0]); !ok || at != r {
+				o.t.Fatal("a run is not found by its first name")
 			}
 		}
 	}
-	for b, n := range refs {
-		if e.cache.blocks[b].refs != n {
-			o.t.Fatal("the uses of blocks are miscounted")
+	for i := range e.cache.runs[1:] {
+		if r := int32(i) + 1; e.cache.runs[r].kids != kids[r] {
+			o.t.Fatal("the runs after a run are miscounted")
 		}
 	}
-	free := 0
-	for b := e.cache.blocks[e.cfg.Blocks].next; b != int32(e.cfg.Blocks); b = e.cache.blocks[b].next {
-		if refs[b] != 0 {
+	if runs != e.cache.byFirst.used {
+		o.t.Fatalf("%d runs, %d are found", runs, e.cache.byFirst.used)
+	}
+	free := e.cache.blank
+	for r := e.cache.runs[0].next; r != 0; r = e.cache.runs[r].next {
+		if refs[r] != 0 {
 			o.t.Fatal("a used block may be evicted")
 		}
-		free++
+		free += len(e.cache.runs[r].names)
 	}
-	for _, n := range refs {
-		if n > 0 {
-			free++
-		}
-	}
-	if free != e.cfg.Blocks {
-		o.t.Fatalf("%d blocks are used or free, of %d", free, e.cfg.Blocks)
+	if free != e.cache.free || free+used != e.cfg.Blocks {
+		o.t.Fatalf("%d blocks are used and %d free, %d counted, of %d", used, free, e.cache.free, e.cfg.Blocks)
 	}
 }
 
@@ -340,14 +360,7 @@ func TestOracleAgrees(t *testing.T) {
 	found := 0
 	for id := range uint64(200) {
 		r := randomRequest(rng, h, id, e.cfg.BlockSize*e.cfg.Blocks)
-		want, parent := 0, e.cfg.HashSeed
-		for _, l := range r.Prompt {
-			parent = engineHash(parent, l, e.cfg.HashSeed)
-			if _, ok := e.cache.byName.get(parent); !ok {
-				break
-			}
-			want++
-		}
+		want := e.Leading(r.Prompt)
 		oracle.Find(r.Prompt, &m)
 		depth := make([]uint32, 1)
 		m.Fill(event.Device, depth)

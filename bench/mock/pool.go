@@ -113,14 +113,11 @@ func (p *pool) clear() {
 	p.prev[0], p.next[0] = 0, 0
 }
 
-// evict evicts the device's next victim, whose content goes to the tier below.
-func (e *Engine) evict() int32 {
-	n := len(e.cache.evicted)
-	b := e.cache.evict()
-	if len(e.cache.evicted) > n {
-		e.spill(e.cache.evicted[n])
+// take gives s a block, the device's next victim, whose content goes to the tier below.
+func (e *Engine) take(s *sequence) {
+	if name, named := e.cache.take(s); named {
+		e.spill(name)
 	}
-	return b
 }
 
 // spill keeps a copy of an evicted block on the first lower tier, whose victim

@@ -54,7 +54,7 @@ func (e *Engine) Step() *Report {
 
 // need returns how many blocks s lacks to compute n more tokens.
 func (e *Engine) need(s *sequence, n int) int {
-	return (s.computed+n+e.cfg.BlockSize-1)/e.cfg.BlockSize - len(s.blocks)
+	return (s.computed+n+e.cfg.BlockSize-1)/e.cfg.BlockSize - s.blocks
 }
 
 // makeRoom gives s the blocks for n more tokens. When too few are free, the
@@ -67,7 +67,7 @@ func (e *Engine) makeRoom(s *sequence, n int) bool {
 		e.running = e.running[:len(e.running)-1]
 		e.report.Lost += last.computed
 		e.report.Preempted = append(e.report.Preempted, last.id)
-		e.release(last)
+		e.cache.release(last)
 		last.again, last.received = true, false
 		e.waiting.pushFront(last)
 		if last == s {
@@ -75,7 +75,7 @@ func (e *Engine) makeRoom(s *sequence, n int) bool {
 		}
 	}
 	for range need {
-		s.blocks = append(s.blocks, e.evict())
+		e.take(s)
 	}
 	return true
 }
@@ -88,27 +88,13 @@ func (e *Engine) begin(s *sequence, budget int) (n int, ok bool) {
 	if s == e.blocked && e.cache.freed == e.blockedAt {
 		return 0, false // no block has become free since it was found too few are
 	}
-	tokens, idle := s.input+s.generated, 0
+	tokens := s.input + s.generated
 	names := s.name[:min(len(s.name), (tokens-1)/e.cfg.BlockSize)]
-	before := int32(-1)
-	for _, name := range names {
-		b, cached := e.cache.after(before, name)
-		if !cached {
-			break
-		}
-		before = b
-		s.blocks = append(s.blocks, b)
-	}
-	cached := len(s.blocks)
+	cached := e.cache.match(names)
 	loads := e.loadable(names[cached:])
 	if n := e.agreed(names, cached+loads); n < cached+loads {
 		cached = min(cached, n)
-		loads, s.blocks = n-cached, s.blocks[:cached]
-	}
-	for _, b := range s.blocks {
-		if e.cache.blocks[b].refs == 0 {
-			idle++
-		}
+		loads = n - cached
 	}
 	given := 0 // blocks that follow
 	if len(e.groups) == 0 {
@@ -118,20 +104,17 @@ func (e *Engine) begin(s *sequence, budget int) (n int, ok bool) {
 	if n = tokens - s.computed; !s.received {
 		n = min(n, budget)
 	}
-	need := e.need(s, n)
-	if e.cache.free-idle < need {
-		s.blocks = s.blocks[:0]
+	need := e.need(s, n) - cached
+	if e.cache.free-e.cache.idle(cached) < need {
 		e.blocked, e.blockedAt = s, e.cache.freed
 		return 0, false
 	}
 	e.blocked = nil
-	for _, b := range s.blocks {
-		e.cache.use(b)
-	}
+	e.cache.use(s, cached)
 	e.load(names[cached : cached+loads])
 	e.touchGroups(names, cached+loads)
 	for range need {
-		s.blocks = append(s.blocks, e.evict())
+		e.take(s)
 	}
 	e.report.Reused += s.computed
 	e.report.Began = append(e.report.Began, Begun{ID: s.id, Reused: s.computed, Again: s.again})
@@ -150,19 +133,18 @@ func (e *Engine) compute(s *sequence, n int) {
 	s.computed += n
 	s.step = true
 	to := min(s.computed/e.cfg.BlockSize, len(s.name))
-	for ; from < to; from++ {
-		shared, cached := e.cache.byName.get(s.name[from])
-		if !cached {
-			break // and nothing after it is
-		}
-		e.cache.use(shared)
-		e.cache.release(s.blocks[from])
-		s.blocks[from] = shared
+	if from >= to {
+		return
 	}
-	for b := from; b < to; b++ {
-		e.cache.setName(s.blocks[b], s.name[b])
+	if shared := e.cache.match(s.name[from:to]); shared > 0 {
+		e.cache.giveBlank(s, shared)
+		e.cache.use(s, shared)
+		from += shared
 	}
-	e.stored(s, from, to)
+	if from < to {
+		e.cache.name(s, s.name[from:to])
+		e.stored(s, from, to)
+	}
 }
 
 // goOn computes n tokens of s in all cache groups.
@@ -175,9 +157,6 @@ func (e *Engine) goOn(s *sequence, n int) {
 
 // stored emits that blocks [from, to) of s are in the cache.
 func (e *Engine) stored(s *sequence, from, to int) {
-	if from >= to {
-		return
-	}
 	e.flush()
 	ev := event.Event{Kind: event.Stored, Tier: event.Device, Engine: s.name[from:to], Local: s.local[from:to]}
 	if from > 0 {
@@ -189,15 +168,6 @@ func (e *Engine) stored(s *sequence, from, to int) {
 			e.cfg.Shared.pool.put(name)
 		}
 	}
-}
-
-// release gives up the blocks of s, the tail first, so that it is evicted
-// before what it extends.
-func (e *Engine) release(s *sequence) {
-	for i := len(s.blocks) - 1; i >= 0; i-- {
-		e.cache.release(s.blocks[i])
-	}
-	s.blocks = s.blocks[:0]
 }
 
 // endStep generates a token for each request that is complete so far, and ends
@@ -212,7 +182,7 @@ func (e *Engine) endStep() {
 			}
 			if s.generated++; s.generated >= s.output {
 				r.Finished = append(r.Finished, s.id)
-				e.release(s)
+				e.cache.release(s)
 				e.spare = append(e.spare, s)
 				continue
 			}
