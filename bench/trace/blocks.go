@@ -12,7 +12,16 @@ import "github.com/kvatlas/kvatlas/blockhash"
 type Hasher struct {
 	idTokens, block int
 	buf             []uint32 // the tokens of one block
+	known           []known  // by a block's first token, if all of its tokens are one id's; made with the first hash
 }
+
+// known is the hash of a block: prompts mostly have what others had before.
+type known struct {
+	first uint64 // token, plus one, before it is cut to 32 bits; 0 of none
+	hash  uint64
+}
+
+const mostKnown = 1 << 20
 
 // NewHasher makes a Hasher for ids of idTokens tokens and blocks of block
 // tokens; both must be positive.
@@ -33,11 +42,38 @@ func (h *Hasher) Output(dst []uint64, r *Request) []uint64 {
 }
 
 func (h *Hasher) hashes(dst []uint64, r *Request, from, to int) []uint64 {
+	if h.known == nil {
+		h.known = make([]known, mostKnown)
+	}
 	for b := from; b < to; b++ {
-		h.fill(r, b*h.block)
-		dst = append(dst, blockhash.LocalHash(h.buf, 0, nil))
+		first, ofID := h.ofID(r, b*h.block)
+		k := &h.known[first/uint64(h.block)%mostKnown] // ids that are new are in a row, and so are the blocks of most prompts
+		if !ofID || k.first != first+1 {
+			h.fill(r, b*h.block)
+			hash := blockhash.LocalHash(h.buf, 0, nil)
+			if !ofID {
+				dst = append(dst, hash)
+				continue
+			}
+			*k = known{first + 1, hash}
+		}
+		dst = append(dst, k.hash)
 	}
 	return dst
+}
+
+// ofID returns the first token of the block at position p, before it is cut to 32 bits, if all of the
+// block's are one id's: blocks that begin alike are alike then.
+func (h *Hasher) ofID(r *Request, p int) (first uint64, is bool) {
+	ids, q, end := r.IDs, p, r.Input
+	if p >= r.Input {
+		ids, q, end = r.OutputIDs, p-r.Input, p+h.block
+	}
+	i, at := q/h.idTokens, q%h.idTokens
+	if i >= len(ids) || at+h.block > h.idTokens || p+h.block > end || ids[i] >= (1<<63)/uint64(h.idTokens) {
+		return 0, false
+	}
+	return ids[i]*uint64(h.idTokens) + uint64(at), true
 }
 
 // Tokens appends the token ids at positions [from, to) of the prompt and the
