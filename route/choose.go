@@ -71,7 +71,7 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 		if r.times.later(&r.weigh, s.cands, i, &e, o.Waiting) {
 			r.stats.Later++
 			r.hold(s, &contest, now)
-			return Answer{Candidate: s.cands[i]}, fmt.Errorf("request %q: %w", o.RequestID, ErrLater)
+			return Answer{Candidate: s.cands[i]}, laterError(o.RequestID)
 		}
 	}
 	if contest.pays && r.bySlot[s.cands[i].slot].others {
@@ -79,7 +79,7 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 		r.tender(s, &contest)
 		r.stats.Later++
 		r.stats.Settled++
-		return Answer{Candidate: s.cands[i], Settle: r.bids.delay}, fmt.Errorf("request %q: %w", o.RequestID, ErrLater)
+		return Answer{Candidate: s.cands[i], Settle: r.bids.delay}, laterError(o.RequestID)
 	}
 	if !contest.settled && len(r.others) > 0 && o.Stage != DecodeStage {
 		r.bids.chose(now)
@@ -365,7 +365,7 @@ func (r *Router) lookUp(s *scratch) {
 	if n := r.table.Slots(); n > len(r.depth) {
 		r.depth = append(r.depth, make([][event.NumTiers]uint32, n-len(r.depth))...)
 	}
-	r.deepest = 0
+	r.deepest, r.fullest, r.most = 0, 0, 0
 	switch {
 	case !s.looked:
 	case s.listed:
@@ -377,6 +377,7 @@ func (r *Router) lookUp(s *scratch) {
 				for t, d := range within { // it may be found in two ways
 					r.depth[m.slot][t] = max(r.depth[m.slot][t], d)
 				}
+				r.fuller(m.slot)
 			}
 			r.deepest = max(r.deepest, k.depth[event.External])
 		}
@@ -384,9 +385,17 @@ func (r *Router) lookUp(s *scratch) {
 		s.result.EachMember(func(k shard.Member, depth [event.NumTiers]uint32) {
 			if n := r.number(k); n.member {
 				setWithin(&r.depth[n.slot], &depth, len(s.local))
+				r.fuller(n.slot)
 			}
 			r.deepest = max(r.deepest, depth[event.External])
 		})
+	}
+}
+
+// fuller notes the slot if it has most of the prompt so far.
+func (r *Router) fuller(slot uint32) {
+	if d := r.depth[slot][event.Device]; d > r.most || d == r.most && slot < r.fullest {
+		r.fullest, r.most = slot, d
 	}
 }
 

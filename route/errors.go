@@ -58,6 +58,13 @@ type NoWorkerError struct {
 	Left [numReasons]int
 }
 
+// laterError is ErrLater of a request. Where many wait, most choices give one, of which nobody reads the text.
+type laterError string
+
+func (e laterError) Error() string { return fmt.Sprintf("request %q: %v", string(e), ErrLater) }
+
+func (laterError) Unwrap() error { return ErrLater }
+
 // Overloaded reports whether the request could have been served by a worker
 // that is less busy.
 func (e *NoWorkerError) Overloaded() bool {

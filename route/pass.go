@@ -75,13 +75,10 @@ func (r *Router) passing(s *scratch, o *Options, look, track bool) (most *member
 		r.policy != Policy(r.times) || len(r.others) > 0 || r.peers > 1 || r.settings.TierCredits[event.Device] != 1 || r.times.aiming(w) {
 		return nil
 	}
-	deepest, kinds := uint32(0), r.kinds()
-	for slot := range kinds {
-		if d := r.depth[slot][event.Device]; d > deepest {
-			most, deepest = r.bySlot[slot], d
-		}
+	if r.most == 0 || r.kinds()[r.fullest] != usualOf(o.Stage) || !plain(&r.depth[r.fullest]) {
+		return nil
 	}
-	if most == nil || kinds[most.slot] != usualOf(o.Stage) || !r.plain(most.slot) || most.stale || most.belief.doubted { // then another's may count for more
+	if most = r.bySlot[r.fullest]; most.stale || most.belief.doubted { // then another's may count for more
 		return nil
 	}
 	var c Candidate
@@ -96,38 +93,39 @@ func (r *Router) passing(s *scratch, o *Options, look, track bool) (most *member
 	return most
 }
 
-// plain reports whether what the index has of the rank is on the device.
-func (r *Router) plain(slot uint32) bool {
-	d := &r.depth[slot]
-	return d[event.Device] == d[event.External]
+// plain reports whether what the index has of a rank is on the device.
+func plain(depth *[event.NumTiers]uint32) bool {
+	return depth[event.Device] == depth[event.External]
 }
 
 // passBy returns the ranks of which candidates are made, in the order of their slots: not those that cost more than the one
 // that has most of the prompt, whatever else is found of them. It goes by tables alone, as nearly all are such.
-func (r *Router) passBy(s *scratch, most *member) []*member {
+func (r *Router) passBy(s *scratch, fullest *member) []*member {
+	w, p, kinds := &r.weigh, &r.weigh.passed, r.kinds()
+	depth, kind, size, tokens := r.depth[:len(kinds)], usualOf(w.Stage), r.cfg.BlockSize, s.tokens
+	best, most, ranks, idle := p.best.in(w.Stage), p.least, 0, false // what is read of each rank is at hand
 	r.rest = r.rest[:0]
-	w := &r.weigh
-	for i, kind := range r.kinds() {
-		slot := uint32(i)
-		if kind == usualOf(w.Stage) && slot != most.slot && r.plain(slot) {
+	for i, is := range kinds {
+		slot, d := uint32(i), &depth[i]
+		if is == kind && plain(d) && slot != fullest.slot {
 			requests, prefilling, prompts, behind := r.table.Behind(slot)
-			behind += s.tokens - min(int(r.depth[slot][event.Device])*r.cfg.BlockSize, s.tokens)
+			behind += tokens - min(int(d[event.Device])*size, tokens)
 			// How fast this rank is need mostly not be looked up.
-			over := least(w, &w.passed.best, requests, prompts, behind) > w.passed.least
+			over := best.least(requests, prompts, behind) > most
 			if !over {
 				m := r.bySlot[slot]
-				v := r.times.speeds.of(slot, rankKey{m.Worker, m.DPRank})
-				over = least(w, &v, requests, prompts, behind) > w.passed.least
+				over = r.times.speeds.of(slot, rankKey{m.Worker, m.DPRank}).in(w.Stage).least(requests, prompts, behind) > most
 			}
 			if over {
-				w.passed.ranks++
-				w.passed.idle = w.passed.idle || prefilling == 0
+				ranks++
+				idle = idle || prefilling == 0
 				continue
 			}
 		}
-		if kind != nobody {
+		if is != nobody {
 			r.rest = append(r.rest, r.bySlot[slot])
 		}
 	}
+	p.ranks, p.idle = ranks, idle
 	return r.rest
 }

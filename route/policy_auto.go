@@ -266,14 +266,14 @@ func (a *auto) estimate(e *estimate, w *Weighing, c *Candidate, held int) {
 // prompts that are behind the one whose turn it is.
 func (a *auto) least(w *Weighing, c *Candidate) float64 {
 	v := a.speeds.of(c.slot, rankKey{c.Worker, c.DPRank})
-	return least(w, &v, c.Requests, c.Context, c.PrefillTokens-c.HeadTokens)
+	return v.in(w.Stage).least(c.Requests, c.Context, c.PrefillTokens-c.HeadTokens)
 }
 
 // least is auto.least of a rank that has so many requests, which attend to so many tokens, and so many to compute behind the
 // prompt whose turn it is.
-func least(w *Weighing, v *speed, requests, context, behind int) float64 {
+func (v speed) least(requests, context, behind int) float64 {
 	ms := v.prefillStep + v.prefillToken*float64(behind)
-	if w.Stage != PrefillStage && requests > 0 {
+	if requests > 0 {
 		ms += v.decodeStep + v.decodeToken*float64(context)
 	}
 	const rounding = 1 - 1e-9 // as the sums are others

@@ -121,9 +121,11 @@ type Router struct {
 	// Of the choice being made.
 	depth   [][event.NumTiers]uint32 // by slot; zero between choices
 	deepest uint32                   // blocks of the prompt that a rank has, whoever may be chosen
-	missed  reach                    // what those left out had
-	active  []uint32                 // by slot
-	held    []int                    // by slot, if counted; see holds
+	fullest uint32                   // the first slot that has most of the prompt on its device: so many blocks
+	most    uint32
+	missed  reach    // what those left out had
+	active  []uint32 // by slot
+	held    []int    // by slot, if counted; see holds
 	counted bool
 	takers  []uint64 // workers that may take the prompt from a prefill worker
 	weigh   Weighing

@@ -64,6 +64,14 @@ type speed struct {
 	decodeStep, decodeToken   float64
 }
 
+// in is what counts of it in a stage: who computes prompts for others decodes nothing.
+func (v speed) in(stage Stage) speed {
+	if stage == PrefillStage {
+		v.decodeStep, v.decodeToken = 0, 0
+	}
+	return v
+}
+
 const (
 	// memory is how many samples a line goes by, about, and rankMemory a factor.
 	memory     = 512
@@ -180,7 +188,10 @@ func banded(log, band float64) float64 {
 func (f *factor) weigh(off float64) {
 	f.log = finite(math.Log((f.spent+f.prior)/(f.expected+f.prior)), minFactor, maxFactor)
 	f.band = max(deadBand, chance*off/math.Sqrt(f.samples))
-	f.times = math.Exp(banded(f.log, f.band))
+	f.times = 1
+	if log := banded(f.log, f.band); log != 0 { // as of few ranks
+		f.times = math.Exp(log)
+	}
 }
 
 // learn takes in that so many ms were spent where the line expects so many, and
@@ -338,13 +349,14 @@ func (s *speeds) centreOn(l *line, of func(*rankSpeed) *factor) {
 		return
 	}
 	s.unsure = true
-	l.scale(math.Exp(middle))
+	times := math.Exp(middle)
+	l.scale(times)
 	for i := range s.ranks {
 		if f := of(&s.ranks[i]); f.expected > 0 {
 			// The line that they are measured by has moved, and how much of a
 			// factor its samples bear out with it.
-			f.expected *= math.Exp(middle)
-			f.prior *= math.Exp(middle)
+			f.expected *= times
+			f.prior *= times
 			f.weigh(l.off)
 		}
 	}
