@@ -77,6 +77,9 @@ type Load struct {
 // exactly, which floating point does not promise.
 const unit = 1 << 16
 
+// mostEnded bounds the bookings that are kept for their memory.
+const mostEnded = 1024
+
 // MaxCount bounds each number of a booking, in tokens or blocks: more than any
 // prompt has, and so few that no sum over the bookings overflows, which would
 // make the busiest rank look idle.
@@ -102,7 +105,8 @@ type Table struct {
 
 	slots   []slot
 	numbers map[shard.RankID]uint32
-	spare   []uint32 // unused slot numbers
+	spare   []uint32   // unused slot numbers
+	ended   []*booking // for their memory
 }
 
 // slot is one rank: its number indexes the caller's tables too. What every choice reads of every rank
@@ -293,7 +297,13 @@ func (t *Table) Add(k Key, s uint32, r Request, now time.Time) error {
 	if int(s) >= len(t.slots) || !t.slots[s].used {
 		return fmt.Errorf("booking request %q: slot %d is no rank's", k.ID, s)
 	}
-	b := &booking{
+	var b *booking
+	if n := len(t.ended); n > 0 {
+		b, t.ended = t.ended[n-1], t.ended[:n-1]
+	} else {
+		b = new(booking)
+	}
+	*b = booking{
 		key: k, slot: s,
 		prompt: count(r.PromptTokens), newTokens: count(r.NewTokens),
 		private: count(r.Private), expected: count(r.ExpectedOutput),
@@ -419,7 +429,12 @@ func (t *Table) End(k Key) (slot uint32, generated int, live bool) {
 	}
 	t.end(b)
 	t.release(b.slot)
-	return b.slot, b.generated, true
+	slot, generated = b.slot, b.generated
+	if len(t.ended) < mostEnded {
+		*b = booking{} // that names no request
+		t.ended = append(t.ended, b)
+	}
+	return slot, generated, true
 }
 
 // end takes the booking out of every count.
