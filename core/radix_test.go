@@ -20,7 +20,7 @@ func FuzzRadix(f *testing.F) { coretest.Fuzz(f, newRadix) }
 
 // TestRadixInvariants checks the writer's structures after every operation.
 func TestRadixInvariants(t *testing.T) {
-	for _, g := range coretest.Generators() {
+	for _, g := range coretest.Solo() {
 		t.Run(g.Name, func(t *testing.T) {
 			t.Parallel()
 			for _, seed := range coretest.Seeds(1) {

@@ -8,12 +8,14 @@ import (
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/core/coretest"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 )
 
 // TestRemovalsInNoOrder: holders that share chains remove their blocks in no order, many an event:
 // among them hashes twice, unknown ones, pieces in chain order, up and down, blocks with a second copy, hashes
 // of a holder's own, and runs in which another holder has blocks on a lower tier.
 func TestRemovalsInNoOrder(t *testing.T) {
+	racetest.Without(t, "one goroutine does all")
 	const holders, chains = 4, 6
 	for _, seed := range coretest.Seeds(12) {
 		r := rand.New(rand.NewPCG(seed, 1))

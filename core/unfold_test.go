@@ -15,7 +15,7 @@ import (
 // TestUnfoldFindsWhatHoldersHold asks for prompts by sequence hashes: what
 // comes back is the prompt's own beginning, and no holder has more of it.
 func TestUnfoldFindsWhatHoldersHold(t *testing.T) {
-	for _, g := range coretest.Generators() {
+	for _, g := range coretest.Solo() {
 		for _, seed := range coretest.Seeds(1) {
 			x, o := core.NewRadix(core.Options{}), core.NewOracle()
 			prompts := coretest.NewPrompts(rand.New(rand.NewPCG(seed, 1)))

@@ -18,7 +18,7 @@ import (
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/core/coretest"
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/internal/race"
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 	"github.com/kvatlas/kvatlas/shard"
 )
 
@@ -319,9 +319,7 @@ func BenchmarkHandler(b *testing.B) {
 
 // TestAnsweringAllocatesNothing holds the handler to its scratch memory.
 func TestAnsweringAllocatesNothing(t *testing.T) {
-	if race.Enabled {
-		t.Skip("the race detector makes sync.Pool drop some of its content")
-	}
+	racetest.Without(t, "the race detector makes sync.Pool drop some of its content")
 	set, local := fleet(t, 64)
 	s := serve(t, Shards{set}, testConfig(t))
 	var ctx fasthttp.RequestCtx

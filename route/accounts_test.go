@@ -13,7 +13,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/internal/race"
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 	"github.com/kvatlas/kvatlas/route/account"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -391,9 +391,7 @@ func TestAccountsOfPairs(t *testing.T) {
 // What a choice keeps of itself takes no memory beside the booking's own, but where its
 // table is written: as much is allocated with a log of decisions as without.
 func TestAccountsAllocateNothing(t *testing.T) {
-	if race.Enabled {
-		t.Skip("the race detector allocates")
-	}
+	racetest.Without(t, "the race detector allocates")
 	local := prompt(64)
 	allocated := func(log *account.Log) float64 {
 		r, _ := fleet(t, 8, local, nil)

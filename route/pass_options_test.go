@@ -10,16 +10,14 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/internal/race"
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 	"github.com/kvatlas/kvatlas/shard"
 )
 
 // TestPassedByOptions: TestPassedBy's comparison with whatever a request may ask, engines that do not find what the index
 // has, workers that fail, come, go and are others afterwards, and settings that change.
 func TestPassedByOptions(t *testing.T) {
-	if race.Enabled {
-		t.Skip("one goroutine makes all choices: make test runs it without the race detector")
-	}
+	racetest.Without(t, "one goroutine makes all choices")
 	const prefix, chains = 600, 3
 	type request struct {
 		id        string

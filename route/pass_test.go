@@ -9,16 +9,14 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/internal/race"
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 	"github.com/kvatlas/kvatlas/shard"
 )
 
 // TestPassedBy: that no candidates are made of ranks which cannot be the best one changes no choice, nor what is said of it,
 // nor who waits, nor what chance decides afterwards: with all of them made, as for an explanation, it is the same.
 func TestPassedBy(t *testing.T) {
-	if race.Enabled {
-		t.Skip("one goroutine makes all choices: make test runs it without the race detector")
-	}
+	racetest.Without(t, "one goroutine makes all choices")
 	passed, later, idle, held, known, stayed := 0, 0, 0, 0, 0, 0
 	for seed := range uint64(30) {
 		rng := rand.New(rand.NewPCG(seed, 77))

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 	"github.com/kvatlas/kvatlas/route/load"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -315,6 +316,7 @@ func TestAutoPricesPools(t *testing.T) {
 
 // TestAutoLearnsWhatPoolsTake: as for other tiers, whatever the credit says.
 func TestAutoLearnsWhatPoolsTake(t *testing.T) {
+	racetest.Without(t, "one goroutine makes all choices")
 	for _, part := range []float64{0.02, 1.5} {
 		r, a, c := autoFleet(t, 3, nil)
 		rng := rand.New(rand.NewPCG(1, 9))

@@ -15,7 +15,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/internal/race"
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 	"github.com/kvatlas/kvatlas/route/load"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -501,9 +501,7 @@ func TestExplain(t *testing.T) {
 
 // TestChoosingAllocatesNothing, once buffers have grown.
 func TestChoosingAllocatesNothing(t *testing.T) {
-	if race.Enabled {
-		t.Skip("the pool of buffers is not kept whole under the race detector")
-	}
+	racetest.Without(t, "the pool of buffers is not kept whole under the race detector")
 	local := prompt(64)
 	for _, mode := range Modes() {
 		if mode == "direct" {

@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 )
 
 // workAll lets clients ask one request after the other, of workers whose times are
@@ -74,6 +76,7 @@ func workAll(t *testing.T, r *Router, c *clock, clients, requests int, slow func
 // TestAutoUnlearns: a worker that was slow and is well again gets its part again soon;
 // one that stays slow is tried seldom, and that costs the others little.
 func TestAutoUnlearns(t *testing.T) {
+	racetest.Without(t, "one goroutine makes all choices")
 	for i := range 24 {
 		factor := []float64{2, 4, 10}[i%3]
 		r, _, c := autoFleet(t, 4, nil)

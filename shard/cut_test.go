@@ -115,7 +115,7 @@ func (k *taken) load(t *testing.T, sp *Space) *Load {
 // written between the slices and however many shards the two have.
 func TestASpaceLoadedFromACutGoesOn(t *testing.T) {
 	for _, g := range generators() {
-		for seed := range uint64(2) {
+		for _, seed := range coretest.Seeds(2) {
 			t.Run(fmt.Sprintf("%s/%d", g.Name, seed), func(t *testing.T) {
 				rng := rand.New(rand.NewPCG(seed, 21))
 				from, to := openSpace(t, Config{Shards: 1 + rng.IntN(4)}), openSpace(t, Config{Shards: 1 + rng.IntN(4)})

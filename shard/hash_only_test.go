@@ -19,7 +19,7 @@ func TestHashOnlyStoresAreTheOracles(t *testing.T) {
 	for _, shards := range []int{1, 2, 3, 8} {
 		t.Run(fmt.Sprint(shards), func(t *testing.T) {
 			adopted, unknown := 0, 0
-			for seed := range uint64(20) {
+			for _, seed := range coretest.Seeds(20) {
 				rng := rand.New(rand.NewPCG(seed, 41))
 				sp := openSpace(t, Config{Shards: shards,
 					EngineScheme: func(_ event.Space, worker uint64) string { return incompleteScheme(worker) }})
@@ -77,7 +77,7 @@ func TestHashOnlyStoresAreTheOracles(t *testing.T) {
 func TestHashOnlyStoresUnderAFalseScheme(t *testing.T) {
 	all := func(uint64) string { return "sha" }
 	for _, shards := range []int{1, 2, 3, 8} {
-		for _, g := range generators()[:3] {
+		for _, g := range short() {
 			for _, seed := range coretest.Seeds(2) {
 				sp := openSpace(t, Config{Shards: shards, EngineScheme: func(event.Space, uint64) string { return "sha" }})
 				o := core.NewOracle()

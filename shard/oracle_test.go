@@ -55,6 +55,12 @@ func generators() []coretest.Generator {
 	return slices.DeleteFunc(coretest.Generators(), func(g coretest.Generator) bool { return g.Name == "deep" })
 }
 
+// short returns the generators of shorter histories.
+func short() []coretest.Generator {
+	gs := coretest.Solo()
+	return gs[:min(3, len(gs))]
+}
+
 // history returns a generator's operations without Forget, which belongs to
 // the shards themselves.
 func history(g coretest.Generator, seed uint64) []coretest.Op {
@@ -134,7 +140,7 @@ func shardsThatKnow(sp *Space, h core.Holder, engine uint64) (n int) {
 func TestEveryOutcomeIsTheOracles(t *testing.T) {
 	for _, shards := range []int{0, 1, 2, 3, 8} {
 		t.Run(fmt.Sprint(shards), func(t *testing.T) {
-			for _, g := range coretest.Generators()[:3] {
+			for _, g := range short() {
 				for _, seed := range coretest.Seeds(max(3, g.Seeds/10)) {
 					sp := openSpace(t, Config{Shards: shards, Inline: shards == 0})
 					o := core.NewOracle()

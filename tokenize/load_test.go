@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 )
 
@@ -62,6 +63,7 @@ func split(pattern string) string {
 
 // TestHostile shows that neither patterns nor texts nor normalizers take much more than their size.
 func TestHostile(t *testing.T) {
+	racetest.Without(t, "one goroutine encodes")
 	load := func(norm, pre string) *Tokenizer {
 		tok, err := Load(fmt.Appendf(nil, tiny, norm, pre), Options{})
 		if err != nil {

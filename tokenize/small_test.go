@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 )
 
 // small is one tokenizer that testdata/small.py trained, with what the library made of the texts.
@@ -105,6 +107,7 @@ func TestSmall(t *testing.T) {
 // TestTurns compares what is remembered of conversations with what is not: long texts with added
 // tokens in every line or in none, each going on where another ended, for every kind of tokenizer.
 func TestTurns(t *testing.T) {
+	racetest.Without(t, "one goroutine encodes")
 	t.Parallel()
 	s, err := readSmall()
 	if err != nil {

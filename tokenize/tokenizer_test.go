@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 )
 
 func smallTokenizer(t *testing.T, name string, o Options) *Tokenizer {
@@ -86,9 +88,7 @@ func TestTurnCacheIsBounded(t *testing.T) {
 
 // TestNoAllocations shows that encoding allocates nothing once its memory is there.
 func TestNoAllocations(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector's pools drop what they are given")
-	}
+	racetest.Without(t, "the race detector's pools drop what they are given")
 	text := strings.Join(samples, "\n")
 	for _, name := range []string{"cl100k-1", "o200k", "deepseek", "gemma", "unigram", "wordpiece"} {
 		tok := smallTokenizer(t, name, Options{})

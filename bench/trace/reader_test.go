@@ -14,6 +14,8 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/zeebo/xxh3"
+
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 )
 
 func line(ms, input, output int, ids ...uint64) string {
@@ -188,6 +190,7 @@ func TestHasherSharesPrefixes(t *testing.T) {
 // The public traces, where they are present, read to the numbers that their
 // description gives.
 func TestConversationTrace(t *testing.T) {
+	racetest.Without(t, "one goroutine does all")
 	path := filepath.Join("..", "..", "..", "shared", "traces", "conversation.jsonl.zst")
 	if _, err := os.Stat(path); err != nil {
 		t.Skip("no ../shared/traces")

@@ -8,15 +8,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kvatlas/kvatlas/internal/race"
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 )
 
 // TestLabTable: what is asked for is run once and kept, again only where that is asked for, and
 // the page has a row of each with the verdict of what is there.
 func TestLabTable(t *testing.T) {
-	if race.Enabled {
-		t.Skip("left to the run without the race detector, as the lab's own tests are")
-	}
+	racetest.Without(t, "one goroutine runs a fleet")
 	dir := t.TempDir()
 	var b strings.Builder
 	for i := range 40 {

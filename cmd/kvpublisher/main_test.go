@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -33,8 +34,14 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	released.Close()
+	os.Exit(code)
 }
+
+// released is the program as it is released, for what starts it many times: the race detector makes each
+// start ten times as long, and is beside it in the other tests. TestMain closes it.
+var released = &progtest.Programs{Root: filepath.Join("..", ".."), Packages: []string{"./cmd/kvpublisher"}}
 
 var space = event.Space{Model: "m", BlockSize: enginetest.BlockSize}
 
@@ -45,6 +52,7 @@ type fleet struct {
 	broker *broker.Broker
 	in     *ingest.Ingest
 	set    *shard.Set
+	path   string // of the program; empty: this test's own
 }
 
 func newFleet(t *testing.T) *fleet {
@@ -82,7 +90,7 @@ func (f *fleet) start(args ...string) *process {
 	f.t.Helper()
 	file := filepath.Join(f.t.TempDir(), "address")
 	p := &process{t: f.t, done: make(chan struct{})}
-	p.cmd = exec.Command(os.Args[0], append([]string{"--data-dir", f.dir, "--admin-listen=127.0.0.1:0", "--address-file", file,
+	p.cmd = exec.Command(cmp.Or(f.path, os.Args[0]), append([]string{"--data-dir", f.dir, "--admin-listen=127.0.0.1:0", "--address-file", file,
 		"--worker=7", "--model=m", fmt.Sprintf("--block-size=%d", enginetest.BlockSize), "--state-every=50ms"}, args...)...)
 	p.cmd.Env = []string{asProgram + "=1", progtest.NoSleep, "HOME=/nonexistent"}
 	p.cmd.Stderr = &p.log
@@ -207,6 +215,11 @@ func TestKilledInTheMiddle(t *testing.T) {
 
 func killedInTheMiddle(t *testing.T, transport string) {
 	f := newFleet(t)
+	dir, err := released.Dir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.path = filepath.Join(dir, "kvpublisher")
 	m := enginetest.NewMock(t, 1, 2, 0)
 	rnd := rand.New(rand.NewPCG(1, 3))
 	all := append(args(m), "--transport="+transport)

@@ -8,6 +8,7 @@ import (
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/core/coretest"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 )
 
 // broken is an oracle with one fault.
@@ -127,6 +128,7 @@ var faults = map[string]broken{
 // TestFindsFaults checks the judge: every fault must be found by some
 // generator within its default seeds, and shrink to a short history.
 func TestFindsFaults(t *testing.T) {
+	racetest.Without(t, "one goroutine does all")
 	for name, fault := range faults {
 		t.Run(name, func(t *testing.T) {
 			newIndex := func() core.Index {
@@ -157,6 +159,7 @@ func TestFindsFaults(t *testing.T) {
 // TestGeneratorsCover checks that the histories reach every kind of outcome
 // and every tier, and have matches deeper than one run of blocks.
 func TestGeneratorsCover(t *testing.T) {
+	racetest.Without(t, "one goroutine does all")
 	for _, g := range coretest.Generators() {
 		t.Run(g.Name, func(t *testing.T) {
 			var sum core.Outcome

@@ -15,7 +15,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kvatlas/kvatlas/internal/race"
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 )
 
 // listed is what `go list` says of a package.
@@ -30,9 +30,7 @@ type listed struct {
 // one is found here, by types alone, which takes seconds; to build them takes minutes.
 // linux/arm has the same files and sizes, of ours.
 func TestTypesFitMachinesOf32Bits(t *testing.T) {
-	if race.Enabled {
-		t.Skip("one goroutine: make test runs it without the race detector")
-	}
+	racetest.Without(t, "one goroutine")
 	cmd := exec.Command("go", "list", "-deps", "-json=ImportPath,Dir,GoFiles,ImportMap,Standard", "../../cmd/...")
 	cmd.Env = append(os.Environ(), "GOOS=linux", "GOARCH=386", "CGO_ENABLED=0")
 	cmd.Stderr = os.Stderr

@@ -21,6 +21,7 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/ingest/zmqfeed"
 	"github.com/kvatlas/kvatlas/internal/testing/enginetest"
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 )
 
 // errKilled is what a killed process's calls come to: nothing after it counts.
@@ -356,7 +357,7 @@ func scale() int {
 func TestAKilledSidecarLosesNothing(t *testing.T) {
 	releases := enginetest.Releases()
 	var lives, gaps, anew, inferred int
-	for seed := range uint64(150 * scale()) {
+	for seed := range uint64(racetest.Few(150) * scale()) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		w := &world{t: t, rnd: rnd, base: map[uint64]int{}, process: 1, kept: 1 << 20}
 		release := releases[rnd.IntN(len(releases))]

@@ -48,7 +48,7 @@ func generate(ctx context.Context, dir string) (*generated, error) {
 
 // build builds the programs into dir.
 func build(ctx context.Context, root, dir string) error {
-	args := []string{"build", "-ldflags=-s -w", "-o", dir + string(filepath.Separator)}
+	args := []string{"build", "-trimpath", "-ldflags=-s -w", "-o", dir + string(filepath.Separator)}
 	for _, p := range append(slices.Clone(programs), bench) {
 		args = append(args, "./cmd/"+p)
 	}

@@ -18,8 +18,8 @@ import (
 	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
-	"github.com/kvatlas/kvatlas/internal/race"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/route"
 	"github.com/kvatlas/kvatlas/route/account"
@@ -76,9 +76,7 @@ func post(b testing.TB, url, body string) *http.Response {
 
 // What a request allocates does not grow with its body: what holds that is used again.
 func TestAllocationsDoNotGrowWithBodies(t *testing.T) {
-	if race.Enabled {
-		t.Skip("pools forget on purpose under the race detector")
-	}
+	racetest.Without(t, "pools forget on purpose under the race detector")
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // which empties pools
 	direct, router := fronted(t, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)

@@ -40,7 +40,7 @@ func (p *Programs) build() error {
 		p.dir, p.own = dir, true
 	}
 	// As make test builds them, or they would be linked again: without cgo, as the releases are.
-	args := append([]string{"build", "-ldflags=-s -w", "-o", p.dir + string(filepath.Separator)}, p.Packages...)
+	args := append([]string{"build", "-trimpath", "-ldflags=-s -w", "-o", p.dir + string(filepath.Separator)}, p.Packages...)
 	cmd := exec.Command("go", args...) //nolint:gosec,noctx // our own programs; it ends with the build
 	cmd.Dir = p.Root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")

@@ -13,6 +13,24 @@ import (
 // variable names the test whose functions this process is to run.
 const variable = "KVATLAS_RACETEST"
 
+// Without skips the test under the race detector. make test finds who calls it by this line, and runs
+// them without.
+func Without(t *testing.T, why string) {
+	t.Helper()
+	if race.Enabled {
+		t.Skipf("%s: make test runs it without the race detector", why)
+	}
+}
+
+// Few returns n, and a tenth under the race detector, for histories that one goroutine applies. make
+// test finds the tests that call it by this line, and runs them without, too.
+func Few(n int) int {
+	if race.Enabled {
+		return (n + 9) / 10
+	}
+	return n
+}
+
 // Expect runs a and b at once, some times over, and fails the test unless the
 // race detector reports just what is expected. What the test does before is done in the other
 // process as well; what it does after is not.
