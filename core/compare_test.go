@@ -1,6 +1,9 @@
 package core
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 // TestCommonPrefixOfEveryLength: both ways to compare find the first difference, whichever
 // words it is at, however long the words are and wherever they lie, and read nothing else
@@ -55,5 +58,66 @@ func TestCommonPrefixOfEveryLength(t *testing.T) {
 	}
 	if got := matchLen(nil, make([]uint64, 5)); got != 0 {
 		t.Errorf("of no words %d are equal", got)
+	}
+}
+
+// TestContentIsComparedAcrossPieces: both ways to compare a request with a run's content find the first
+// block that differs, in whichever piece it is, and from whichever block they begin.
+func TestContentIsComparedAcrossPieces(t *testing.T) {
+	match := map[string]func(c *content, i uint32, local []uint64) int{"pieces": (*content).matchLen, "each": (*content).matchEach}
+	edges := []int{0, 1, 7, 8, 31, 32, 33, 100, 255, 256, 257, 288, 511, 512, 513, 519, 700, 767, 768}
+	const all = 3*pieceBlocks + 1
+	local := make([]uint64, all+40)
+	for i := range local {
+		local[i] = uint64(i) << 32
+	}
+	for name, match := range match {
+		t.Run(name, func(t *testing.T) {
+			for _, n := range append(edges[1:], all) {
+				c := newContent(local[:n])
+				for _, from := range edges {
+					if from >= n {
+						break
+					}
+					for _, to := range append(edges, n) {
+						if to < from || to > n {
+							continue
+						}
+						asked := slices.Clone(local[from:to])
+						if got := match(&c, uint32(from), asked); got != to-from {
+							t.Fatalf("of the blocks %d to %d of %d, %d are equal", from, to, n, got)
+						}
+						for _, differ := range edges {
+							if differ < from || differ >= to {
+								continue
+							}
+							asked[differ-from] ^= 1 << (differ % 64)
+							if got := match(&c, uint32(from), asked); got != differ-from {
+								t.Fatalf("of the blocks %d to %d of %d, of which the %d-th differs, %d are equal", from, to, n, differ, got)
+							}
+							asked[differ-from] = local[differ]
+						}
+					}
+				}
+			}
+		})
+	}
+	long := make([]uint64, 2*matchAtOnce+300)
+	for i := range long {
+		long[i] = uint64(i)
+	}
+	c := newContent(long)
+	for _, differ := range []int{0, matchAtOnce - 1, matchAtOnce, matchAtOnce + 1, 2 * matchAtOnce, len(long) - 1, len(long)} {
+		for _, from := range []int{0, 3, 256} {
+			asked := slices.Clone(long[from:])
+			want := len(asked)
+			if differ < len(long) && differ >= from {
+				asked[differ-from]++
+				want = differ - from
+			}
+			if got := c.match(uint32(from), uint32(len(long)), asked); got != want {
+				t.Errorf("from block %d, %d are equal and not %d", from, got, want)
+			}
+		}
 	}
 }

@@ -43,10 +43,10 @@ func (c *content) match(from, n uint32, local []uint64) int {
 	}
 	m := 0
 	for m < len(local) {
-		p := c.from(from + uint32(m))
-		k := matchLen(p, local[m:])
+		some := local[m:min(m+matchAtOnce, len(local))]
+		k := c.matchLen(from+uint32(m), some)
 		m += k
-		if k < len(p) {
+		if k < len(some) {
 			break
 		}
 	}

@@ -68,14 +68,21 @@ func (x *Radix) findDevice(local []uint64, m *Matches) (tiers, ok bool) {
 	w := &m.walk
 	w.steps, w.first = w.steps[:0], true
 	r := x.root.body.Load().children.Load().find(0, local[0])
+	if r != nil {
+		r.ask()
+	}
 	for base := 0; r != nil; {
 		b := r.body.Load()
+		b.children.Load().ask() // to be there when the first block that differs is known
 		n := b.data.match(0, b.len(), local[base:])
 		var next *run
 		if base+n < len(local) {
 			next = b.children.Load().find(uint32(n), local[base+n])
-			if next != nil && r.body.Load() != b {
-				continue // the child may hang below other content than b's
+			if next != nil {
+				if r.body.Load() != b {
+					continue // the child may hang below other content than b's
+				}
+				next.ask() // while this run's holders are looked at
 			}
 		}
 		w.steps = append(w.steps, step{r, b, uint32(base), uint32(n), next == nil})

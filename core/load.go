@@ -66,7 +66,7 @@ func (l *Loader) Add(p *Piece) error {
 		es = append(es, entry(held.Holder, held.Blocks))
 	}
 	x.entries = es
-	r.body.Store(b)
+	r.publish(b)
 	for _, held := range p.Held {
 		hs := x.holder(held.Holder)
 		l.reach(r, held.Holder)

@@ -2,6 +2,7 @@ package core
 
 import (
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/kvatlas/kvatlas/event"
 )
@@ -14,8 +15,9 @@ import (
 // the writer; the rest is the writer's alone.
 type run struct {
 	body  atomic.Pointer[body]
-	first uint64 // local hash of block 0
-	off   uint32 // attached after off blocks of the parent
+	ahead atomic.Uintptr // where the body's content begins, for ask: a hint that keeps nothing alive
+	first uint64         // local hash of block 0
+	off   uint32         // attached after off blocks of the parent
 	id    uint32
 
 	parent     *run     // nil for the root
@@ -53,6 +55,12 @@ type body struct {
 type tierCover struct {
 	level [3]atomic.Pointer[cover]
 	users int // exceptions with blocks on a lower tier; the writer's
+}
+
+// publish makes b what readers see of r.
+func (r *run) publish(b *body) {
+	r.ahead.Store(uintptr(unsafe.Pointer(unsafe.SliceData(b.data.head))))
+	r.body.Store(b)
 }
 
 func (b *body) len() uint32 { return b.n.Load() }
@@ -212,12 +220,12 @@ func (x *Radix) dropTiers(r *run) {
 	}
 	b.cov.Store(old.cov.Load())
 	b.children.Store(old.children.Load())
-	r.body.Store(b)
+	r.publish(b)
 	x.freeTiers(old)
 }
 
 const (
-	runBytes       = 96
+	runBytes       = 112
 	bodyBytes      = 128
 	tierCoverBytes = 32
 )
@@ -275,7 +283,7 @@ func (x *Radix) resize(r *run, n uint32, total int, diverge bool) *body {
 		b.tiers.Store(old.tiers.Load())
 	}
 	r.seenLen = n
-	r.body.Store(b)
+	r.publish(b)
 	x.freeBody(old, diverge)
 	return b
 }

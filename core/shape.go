@@ -44,7 +44,7 @@ func (x *Radix) swap(r *run, o uint32, room int) {
 	x.moveHashes(r, o, n, t, 0)
 	x.releaseSegs(r, o)
 	tb := x.newBody(old.data.part(o, n), n-o)
-	t.body.Store(tb)
+	t.publish(tb)
 
 	nb := x.newBody(old.data.with(int(o), withSlack(int(o)+room), true), o)
 	var moved [swapHolders]Holder
@@ -67,7 +67,7 @@ func (x *Radix) swap(r *run, o uint32, room int) {
 	x.mem.Children += children.bytes()
 	nb.children.Store(children)
 	r.seenLen = o
-	r.body.Store(nb)
+	r.publish(nb)
 	x.freeBody(old, true)
 	for _, h := range moved[:k] {
 		x.enterNewRun(t, h)
@@ -141,7 +141,7 @@ func (x *Radix) merge(r, c *run) {
 	x.mem.Children -= rb.children.Load().bytes()
 	x.moveHashes(c, 0, k, r, n)
 	r.seenLen = n + k
-	r.body.Store(nb)
+	r.publish(nb)
 	x.freeBody(rb, true)
 
 	cb.eachHeldLen(0, func(h Holder, _ uint32) bool {

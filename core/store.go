@@ -250,7 +250,7 @@ func (s *store) storeNew(r *run, o uint32, hashes, local []uint64) (int, *run, u
 	s.expectHashes(t, base+uint32(len(hashes)))
 	k, old, again := s.enterAll(t, base, hashes)
 	if fresh {
-		t.body.Store(s.newBody(newContent(local[:k]), uint32(k)))
+		t.publish(s.newBody(newContent(local[:k]), uint32(k)))
 	} else {
 		b := s.roomFor(t, k)
 		b.data.write(base, local[:k])

@@ -14,6 +14,29 @@ var vectors = cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512DQ &
 //go:noescape
 func matchVector(a, b *uint64, n int) int
 
+// matchPieces returns how many of n words at local equal those at p and, after the first room of
+// these, those of the slices at rest, of which all but the last have pieceBlocks.
+//
+//go:noescape
+func matchPieces(p *uint64, room int, rest *[]uint64, local *uint64, n int) int
+
+// ask asks for the cache lines of r's body and for the first of its content, which is to be
+// compared as soon as the body is there.
+func (r *run) ask() { askRun(r) }
+
+//go:noescape
+func askRun(r *run)
+
+// ask asks for the children, if they are few, or for what leads to them.
+func (k *childSet) ask() {
+	if k != nil {
+		askChildren(k)
+	}
+}
+
+//go:noescape
+func askChildren(k *childSet)
+
 // aimAt is aimEach.
 func (d *directory) aimAt(at []aim, hashes []uint64) {
 	aimAll(unsafe.SliceData(at), unsafe.SliceData(hashes), len(at), unsafe.SliceData(d.top), uint64(63-d.depth), &d.key)

@@ -130,6 +130,9 @@ func (s *Space) MarkHybrid() {
 
 // shardOf returns the shard of the chains that begin with the local hash.
 func (s *Space) shardOf(first uint64) int {
+	if len(s.shards) == 1 {
+		return 0 // whatever first is: a lookup need not wait for its prompt to arrive from memory
+	}
 	// The multiplication mixes, so that any set of first blocks spreads; its
 	// high bits, scaled to the number of shards, choose.
 	hi, _ := bits.Mul64(first*0x9E3779B97F4A7C15, uint64(len(s.shards)))
