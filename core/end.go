@@ -114,9 +114,9 @@ func (m *removal) dropOne(ev *event.Event) bool {
 	}
 	if left&(segBlocks-1) == 0 {
 		m.releaseSegs(r, left)
-	}
-	if r.parent != m.root { // to which it may be joined now that it is shorter
-		m.pendingMerges = append(m.pendingMerges, r.id)
+		if r.parent != m.root { // to which it may be joined now that it is shorter
+			m.pendingMerges = append(m.pendingMerges, r.id)
+		}
 	}
 	return true
 }
