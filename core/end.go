@@ -126,7 +126,6 @@ func (m *removal) dropOne(ev *event.Event) bool {
 func (m *removal) dropped(e *atomic.Uint64, left uint32) {
 	e.Store(entry(m.h, left))
 	m.hs.lastPos = left
-	m.out.Removed = 1
 	m.hs.held[m.tier]--
 	m.total--
 	m.earn(1)

@@ -35,7 +35,7 @@ func (x *Radix) Remove(h Holder, ev *event.Event, countCopies bool) Outcome {
 	m := removal{store: store{Radix: x, h: h, hs: hs, tier: int(ev.Tier), copies: countCopies}}
 	if m.dropOne(ev) {
 		x.mergePending()
-		return m.out
+		return Outcome{Removed: 1}
 	}
 	i, short := 0, 0
 	if len(ev.Engine) > 0 && m.goOn(ev.Engine[0]) {

@@ -31,7 +31,7 @@ func (x *Radix) Store(h Holder, ev *event.Event, countCopies bool) Outcome {
 		if len(x.looseIDs) > 0 {
 			x.tighten()
 		}
-		return s.out
+		return Outcome{Stored: 1}
 	case ev.Tier >= event.NumTiers:
 	case len(ev.Local) == 0:
 		s.byHash(ev.Engine)
