@@ -45,7 +45,6 @@ type body struct {
 	cov      atomic.Pointer[cover] // replaces in when not nil
 	tiers    atomic.Pointer[tierCover]
 	children atomic.Pointer[childSet]
-	_        [32]byte // fills two cache lines, so that a body does not touch three
 }
 
 // tierCover holds the coverage of the cumulative levels above device, where a
@@ -226,7 +225,7 @@ func (x *Radix) dropTiers(r *run) {
 
 const (
 	runBytes       = 112
-	bodyBytes      = 128
+	bodyBytes      = 96
 	tierCoverBytes = 32
 )
 
