@@ -23,7 +23,7 @@ func matchLen(a, b []uint64) int {
 const matchAtOnce = 16 * pieceBlocks
 
 // matchLen returns how many of local equal the blocks from i on, of which there are as many. It
-// goes from piece to piece without returning: on a long prompt that is a tenth of a lookup.
+// goes from piece to piece without returning.
 func (c *content) matchLen(i uint32, local []uint64) int {
 	if !vectors || len(local) == 0 {
 		return c.matchEach(i, local)
