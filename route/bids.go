@@ -27,8 +27,8 @@ const (
 	// one names, and maxForeseen how many of others a choice goes through, which takes microseconds for each.
 	maxBids, maxWants, maxForeseen = 256, 16, 64
 	// nearDelays is how many times the delay one's own rank may cost more, to be taken at once:
-	// a request that waits has no more than a better chance for the better one.
-	nearDelays = 4
+	// a request that waits has no more than a better chance for the better one, a half or so.
+	nearDelays = 2
 	// heldFor is how long a bid of one that waits is believed, and tellHeld how often it is told anew
 	// when it tries again: those that are not near their turn do not.
 	heldFor, tellHeld = time.Second, time.Second / 4
@@ -365,16 +365,16 @@ func (s *scratch) expected(j int) *Candidate {
 	return &s.beside[j-len(s.cands)]
 }
 
-// near returns the rank of this router's that costs least, if it is hardly dearer than the one
+// near returns the rank of this router's alone that costs least, if it is hardly dearer than the one
 // at i, else that.
 func (r *Router) near(s *scratch, i int) int {
 	r.times.complete(&r.weigh, s.cands)
 	best, most := i, s.cands[i].Cost+nearDelays*ms(r.bids.delay)
-	if !r.bySlot[s.cands[i].slot].others {
+	if !r.bySlot[s.cands[i].slot].contested() {
 		return i
 	}
 	for j := range s.cands {
-		if c := &s.cands[j]; !r.bySlot[c.slot].others && c.Cost <= most {
+		if c := &s.cands[j]; !r.bySlot[c.slot].contested() && c.Cost <= most {
 			best, most = j, c.Cost
 		}
 	}

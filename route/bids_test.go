@@ -338,6 +338,49 @@ func TestPutOffOnce(t *testing.T) {
 	}
 }
 
+// TestSharedRanksAreSettled: where routers are more than ranks, one that shares another's ranks takes none of these at once,
+// as the other one does.
+func TestSharedRanksAreSettled(t *testing.T) {
+	p := Prompt{Local: append(numbers(1, 100), numbers(5000, 80)...)} // rank 1 is best for it
+	m := meet(t, 4, 3)
+	for _, r := range m.routers {
+		r.bids.crowd = 1e6
+	}
+	if a, later := m.at(t, 3, "x", p); !later || a.Settle != wordTime {
+		t.Errorf("the router that shares rank 1 has %+v at once", a.RankID)
+	}
+	if a, later := m.at(t, 0, "x", p); later || a.Worker != 1 {
+		t.Errorf("its first router has %+v, put off: %v", a.RankID, later)
+	}
+}
+
+// TestHeldForOthersWords: who waits for a rank is sent there sooner by the time that a word of another router's first
+// token takes, and no sooner where there is no other router.
+func TestHeldForOthersWords(t *testing.T) {
+	var sent [2]time.Duration
+	for others := range sent {
+		r, _, clock := open(t, func(c *Config) { c.Settings.Mode = "auto" }, workers(1)...)
+		r.SetDelay(maxDelay)
+		if others > 0 {
+			r.Replace(2, func(func(load.Change) bool) {})
+		}
+		best(t, r, Prompt{Local: numbers(1, 5000)}, Options{RequestID: "ahead"})
+		for begun := clock.now; ; sent[others] += time.Millisecond {
+			clock.now = begun.Add(sent[others])
+			_, err := r.BestWorker(t.Context(), Prompt{Local: numbers(10_000, 100)}, Options{RequestID: "x", Patient: true})
+			if err == nil {
+				break
+			}
+			if !errors.Is(err, ErrLater) || sent[others] > time.Minute {
+				t.Fatal(err)
+			}
+		}
+	}
+	if sent[0] == 0 || sent[0]-sent[1] != maxDelay {
+		t.Errorf("sent after %v alone, after %v with another router, words taking %v", sent[0], sent[1], maxDelay)
+	}
+}
+
 // TestLateBids: a bid that comes after its booking is none any more, and of a long one little is kept.
 func TestLateBids(t *testing.T) {
 	m := meet(t, 2, 2)

@@ -52,6 +52,9 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 		}
 		return Answer{}, err
 	}
+	if r.weigh.news = 0; len(r.others) > 0 {
+		r.weigh.news = ms(r.bids.delay)
+	}
 	contest := r.contend(s, o, k, now)
 	preferred, err := r.policy.Choose(&r.weigh, s.cands)
 	if err != nil {
@@ -74,7 +77,7 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 			return Answer{Candidate: s.cands[i]}, laterError(o.RequestID)
 		}
 	}
-	if contest.pays && r.bySlot[s.cands[i].slot].others {
+	if contest.pays && r.bySlot[s.cands[i].slot].contested() {
 		r.bids.chose(now)
 		r.tender(s, &contest)
 		r.stats.Later++

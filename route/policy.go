@@ -121,6 +121,8 @@ type Weighing struct {
 	most     int  // of them; 0 if unknown
 	guessed  bool // so is the prompt, but for its length, about
 
+	news float64 // ms until what becomes of other routers' requests is heard; 0 without others
+
 	holds  func(slot uint32) int // blocks that the slot's rank holds
 	chance []float64             // scratch
 

@@ -324,7 +324,8 @@ const leastHeld = 2
 
 // later reports whether the request should rather wait at the router than be sent to the rank
 // at i: the prompts ahead of it there take longer than what it could lose, a step that it has to
-// itself because it comes too late for theirs, and the way (leastHeld). Until then a shorter one may go first, and it to a
+// itself because it comes too late for theirs, and the way (leastHeld; of first tokens of other routers'
+// requests also the word of these). Until then a shorter one may go first, and it to a
 // rank that is free sooner than expected. Those that wait count on no rank as load, so where they
 // are many, none is held while a rank has no prompt to compute: the others would all be for the
 // same one, and that rank's time lost. Blocks that are missing are waited for at the engine, which
@@ -344,7 +345,7 @@ func (a *auto) later(w *Weighing, cands []Candidate, i int, e *estimate, waiting
 	}
 	c := &cands[i]
 	v := a.speeds.of(c.slot, rankKey{c.Worker, c.DPRank})
-	return a.waiting(w, c, e)-e.blocks > leastHeld+v.prefillStep+v.decodeStep+v.decodeToken*e.context
+	return a.waiting(w, c, e)-e.blocks > leastHeld+w.news+v.prefillStep+v.decodeStep+v.decodeToken*e.context
 }
 
 // The parts of a cost in ms; partWaiting, partLoading and partPulling are of partFirst.

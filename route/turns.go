@@ -32,7 +32,8 @@ func (r *Router) part(owner uint64) {
 
 // assign shares the ranks out among the routers, in turns: those that compute prompts for others
 // and the rest each for themselves, as a choice is among one kind. If there are more routers than
-// ranks, some share one.
+// ranks, those beyond share the ranks of others: what several take at one moment
+// is settled by bids there, too.
 func (r *Router) assign() {
 	if r.assigned {
 		return
@@ -48,7 +49,7 @@ func (r *Router) assign() {
 			routers, self = len(kind), self%len(kind)
 		}
 		for i, m := range kind {
-			m.others = i%routers != self
+			m.others, m.shared = i%routers != self, n >= len(kind)
 		}
 	}
 }

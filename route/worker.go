@@ -74,6 +74,7 @@ type member struct {
 	slot   uint32
 	worker *workerState
 	others bool // another router takes it first; see assign
+	shared bool // it is a rank of this router's, but another one's, too
 
 	stale   bool         // the index does not know what it holds; see Router.SetStale
 	belief  belief       // of what the index has
@@ -86,6 +87,9 @@ type member struct {
 
 	prompt, found uint64 // tokens of requests whose engines said what they found, and that
 }
+
+// contested reports whether another router may take the rank at the moment in which this one does.
+func (m *member) contested() bool { return m.others || m.shared }
 
 type workerState struct {
 	Worker
