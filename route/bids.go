@@ -237,6 +237,9 @@ type contention struct {
 // contend has the candidates be as they should be when those have chosen who come first.
 func (r *Router) contend(s *scratch, o *Options, k load.Key, now time.Time) (c contention) {
 	b := &r.bids
+	if r.weigh.news = 0; len(r.others) > 0 {
+		r.weigh.news = ms(b.delay)
+	}
 	if b.delay == 0 || len(r.others) == 0 || !o.Patient || o.RequestID == "" || o.Stage == DecodeStage || r.weigh.Pinned || r.policy != Policy(r.times) {
 		return c
 	}

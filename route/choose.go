@@ -52,9 +52,6 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 		}
 		return Answer{}, err
 	}
-	if r.weigh.news = 0; len(r.others) > 0 {
-		r.weigh.news = ms(r.bids.delay)
-	}
 	contest := r.contend(s, o, k, now)
 	preferred, err := r.policy.Choose(&r.weigh, s.cands)
 	if err != nil {
