@@ -27,8 +27,9 @@ const (
 	// one names, and maxForeseen how many of others a choice goes through, which takes microseconds for each.
 	maxBids, maxWants, maxForeseen = 256, 16, 64
 	// nearDelays is how many times the delay one's own rank may cost more, to be taken at once:
-	// a request that waits has no more than a better chance for the better one, a half or so.
-	nearDelays = 2
+	// a request that waits has no more than a better chance for the better one, a half or so, and less where
+	// nothing is held, as no queue orders what was put off.
+	nearDelays, nearUnheld = 2, 4
 	// heldFor is how long a bid of one that waits is believed, and tellHeld how often it is told anew
 	// when it tries again: those that are not near their turn do not.
 	heldFor, tellHeld = time.Second, time.Second / 4
@@ -372,7 +373,11 @@ func (s *scratch) expected(j int) *Candidate {
 // at i, else that.
 func (r *Router) near(s *scratch, i int) int {
 	r.times.complete(&r.weigh, s.cands)
-	best, most := i, s.cands[i].Cost+nearDelays*ms(r.bids.delay)
+	delays := float64(nearDelays)
+	if r.weigh.Stage == PrefillStage {
+		delays = nearUnheld
+	}
+	best, most := i, s.cands[i].Cost+delays*ms(r.bids.delay)
 	if !r.bySlot[s.cands[i].slot].contested() {
 		return i
 	}
