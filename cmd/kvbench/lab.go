@@ -18,6 +18,7 @@ import (
 	"github.com/kvatlas/kvatlas/bench/lab"
 	"github.com/kvatlas/kvatlas/bench/mock"
 	"github.com/kvatlas/kvatlas/bench/trace"
+	"github.com/kvatlas/kvatlas/internal/hugemem"
 	"github.com/kvatlas/kvatlas/route"
 )
 
@@ -80,6 +81,9 @@ type labRow struct {
 // labPolicies are compared where none is named.
 const labPolicies = "round-robin,smg,llm-d,prefill-x-batch,dynamo,dynamo-scale-8,dynamo-scale-32,dynamo-scale-32+wspt-0,auto"
 
+// labHeap is the bytes of the heap that are on huge pages: more than a million requests on 256 engines use.
+const labHeap = 2000 << 20
+
 func runLab(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	o, err := parseLab(args, stderr)
 	if err != nil {
@@ -87,6 +91,7 @@ func runLab(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 	}
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt)
 	defer stop()
+	hugemem.Heap(labHeap)
 	end, err := profile(o.profile)
 	if err != nil {
 		return err

@@ -5,7 +5,8 @@
 //
 // A [Stock] has some ready before they are asked for.
 //
-// Make does so with memory that the collector does know of, where nobody can say when it is not used any more.
+// Make does so with memory that the collector does know of, where nobody can say when it is not used any more, and
+// Heap for all that a program is about to allocate.
 //
 // Invariants: a Block is zeroed when it is made, and aligned to Size where it is
 // not from the Go heap. Whoever made it owns it and frees it at most once; nothing

@@ -1,6 +1,7 @@
 package hugemem
 
 import (
+	"runtime"
 	"unsafe"
 
 	"github.com/kvatlas/kvatlas/internal/race"
@@ -58,4 +59,15 @@ func Taken(bytes int) int {
 		return bytes
 	}
 	return (bytes+Size-1)&^(Size-1) + Size
+}
+
+// Heap asks that the next size bytes of the Go heap be on huge pages, for programs that soon fill about so many and read them at random: the rest
+// is taken back, and costs nothing. It does nothing where the system would not give so many.
+func Heap(size int) {
+	b := Alloc(size)
+	if b.Free(); !b.mapped {
+		return
+	}
+	advise(make([]byte, size)) // none of it is touched, and the advice stays with its addresses
+	runtime.GC()
 }

@@ -1,7 +1,10 @@
 package hugemem
 
 import (
+	"fmt"
+	"os"
 	"runtime"
+	"strings"
 	"testing"
 	"unsafe"
 
@@ -75,4 +78,41 @@ func TestTaken(t *testing.T) {
 		}
 		runtime.KeepAlive(b)
 	}
+}
+
+// What is allocated after Heap stands where huge pages are asked for.
+func TestHeap(t *testing.T) {
+	const size = 128 << 20
+	Heap(size)
+	b := make([]byte, size/2)
+	flags := flagsOf(t, uintptr(unsafe.Pointer(&b[len(b)/2])))
+	if race.Enabled || flags == "" {
+		t.Skip("no such advice here")
+	}
+	if !strings.Contains(flags+" ", " hg ") {
+		t.Errorf("memory of the heap has the flags %q, not hg for huge pages", flags)
+	}
+	runtime.KeepAlive(b)
+}
+
+// flagsOf returns what the system was told of the mapping at an address; empty where it does not say.
+func flagsOf(t *testing.T, at uintptr) string {
+	t.Helper()
+	if _, err := os.Stat("/sys/kernel/mm/transparent_hugepage"); err != nil {
+		return ""
+	}
+	maps, err := os.ReadFile("/proc/self/smaps")
+	if err != nil {
+		return ""
+	}
+	here := false
+	for line := range strings.Lines(string(maps)) {
+		var from, to uintptr
+		if n, _ := fmt.Sscanf(line, "%x-%x ", &from, &to); n == 2 {
+			here = from <= at && at < to
+		} else if flags, ok := strings.CutPrefix(line, "VmFlags:"); ok && here {
+			return strings.TrimRight(flags, "\n")
+		}
+	}
+	return ""
 }
