@@ -183,7 +183,7 @@ func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (le
 	look := !well || o.Trial > 0 && !r.allProven || o.names() || r.settings.Busy != (Thresholds{}) || r.apart != nil
 	members := r.members
 	if most := r.passing(s, o, explain || look, track); most != nil {
-		members = r.passBy(s, most)
+		members = r.passBy(s, most, o.Waiting)
 	}
 	for _, m := range members {
 		l := r.table.Load(m.slot)

@@ -18,7 +18,7 @@ type passed struct {
 	least float64 // ms that the rank costs that has most of the prompt: who costs more is passed over
 	best  speed   // no rank is faster
 	ranks int     // how many were
-	idle  bool    // one of them has no prompt to compute
+	idle  bool    // one of the fleet has no prompt to compute, if so many wait that it matters
 }
 
 // usual says of a slot whether its rank may be passed over for its load and what it has of the prompt alone: nothing leaves it
@@ -99,26 +99,30 @@ func plain(depth *[event.NumTiers]uint32) bool {
 }
 
 // passBy returns the ranks of which candidates are made, in the order of their slots: not those that cost more than the one
-// that has most of the prompt, whatever else is found of them. It goes by tables alone, as nearly all are such.
-func (r *Router) passBy(s *scratch, fullest *member) []*member {
+// that has most of the prompt, whatever else is found of them. It goes by tables alone, as nearly all are such, and of these
+// nearly all have nothing of a prompt that takes longer to compute than that. So many others wait.
+func (r *Router) passBy(s *scratch, fullest *member, waiting int) []*member {
 	w, p, kinds := &r.weigh, &r.weigh.passed, r.kinds()
 	depth, kind, size, tokens := r.depth[:len(kinds)], usualOf(w.Stage), r.cfg.BlockSize, s.tokens
-	best, most, ranks, idle := p.best.in(w.Stage), p.least, 0, false // what is read of each rank is at hand
+	best, most, ranks := p.best.in(w.Stage), p.least, 0 // what is read of each rank is at hand
+	long := best.least(0, 0, tokens) > most
 	r.rest = r.rest[:0]
 	for i, is := range kinds {
 		slot, d := uint32(i), &depth[i]
 		if is == kind && plain(d) && slot != fullest.slot {
-			requests, prefilling, prompts, behind := r.table.Behind(slot)
-			behind += tokens - min(int(d[event.Device])*size, tokens)
-			// How fast this rank is need mostly not be looked up.
-			over := best.least(requests, prompts, behind) > most
+			over := long && d[event.Device] == 0
 			if !over {
-				m := r.bySlot[slot]
-				over = r.times.speeds.of(slot, rankKey{m.Worker, m.DPRank}).in(w.Stage).least(requests, prompts, behind) > most
+				requests, _, prompts, behind := r.table.Behind(slot)
+				behind += tokens - min(int(d[event.Device])*size, tokens)
+				// How fast this rank is need mostly not be looked up.
+				over = best.least(requests, prompts, behind) > most
+				if !over {
+					m := r.bySlot[slot]
+					over = r.times.speeds.of(slot, rankKey{m.Worker, m.DPRank}).in(w.Stage).least(requests, prompts, behind) > most
+				}
 			}
 			if over {
 				ranks++
-				idle = idle || prefilling == 0
 				continue
 			}
 		}
@@ -126,6 +130,20 @@ func (r *Router) passBy(s *scratch, fullest *member) []*member {
 			r.rest = append(r.rest, r.bySlot[slot])
 		}
 	}
-	p.ranks, p.idle = ranks, idle
+	p.ranks = ranks
+	p.idle = waiting >= (ranks+1)/2 && r.idle(kind) // else nobody asks
 	return r.rest
+}
+
+// idle reports whether a rank of the kind has no prompt to compute. Those of them that are candidates are asked anyway.
+func (r *Router) idle(kind usual) bool {
+	for slot, is := range r.usual {
+		if is != kind {
+			continue
+		}
+		if _, prefilling, _, _ := r.table.Behind(uint32(slot)); prefilling == 0 {
+			return true
+		}
+	}
+	return false
 }
