@@ -29,20 +29,6 @@ type arrival struct {
 	err error // in place of a request: the last one of the source
 }
 
-// hashes are what engines and the index know a request by: the local hashes of its prompt and of its
-// answer, and the engine hashes of both.
-type hashes struct {
-	local, names []uint64
-	blocks       int // of the prompt
-}
-
-func (h *hashes) of(r *trace.Request, by *trace.Hasher, e *mock.Config) {
-	h.local = by.Prompt(h.local[:0], r)
-	h.blocks = len(h.local)
-	h.local = by.Output(h.local, r)
-	h.names = e.Names(h.names[:0], h.local)
-}
-
 const (
 	aheadBatch   = 64 // requests that change threads together
 	aheadBatches = 4
@@ -60,7 +46,7 @@ func readAhead(source trace.Source, engine mock.Config, requests int) *ahead {
 
 func (a *ahead) read(source trace.Source, engine *mock.Config, requests int) {
 	defer close(a.full)
-	hasher := trace.NewHasher(source.IDTokens(), engine.BlockSize)
+	hasher := newHasher(source.IDTokens(), engine)
 	for more, n := true, 0; more; {
 		var batch []arrival
 		select {
@@ -79,7 +65,7 @@ func (a *ahead) read(source trace.Source, engine *mock.Config, requests int) {
 				more = false
 				break
 			}
-			r.hashes.of(&r.Request, hasher, engine)
+			hasher.hash(&r.hashes, &r.Request)
 			n++
 		}
 		a.full <- batch // there is room for all

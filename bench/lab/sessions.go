@@ -128,6 +128,6 @@ func (s *sim) turn(name string) error {
 	in := s.sessions[name]
 	c := arrival{Request: in.later[0]}
 	in.later = in.later[1:]
-	c.hashes.of(&c.Request, s.hasher, &s.cfg.Engine)
+	s.hasher.hash(&c.hashes, &c.Request)
 	return s.arrive(&c)
 }

@@ -18,8 +18,8 @@ import (
 type sim struct {
 	cfg     Config
 	source  trace.Source
-	ahead   *ahead        // of source
-	hasher  *trace.Hasher // of what comes in turns
+	ahead   *ahead  // of source
+	hasher  *hasher // of what comes in turns
 	now     time.Duration
 	doing   kind // what happens now
 	agenda  agenda
@@ -114,7 +114,7 @@ func newSim(cfg Config, source trace.Source) (*sim, error) {
 	// Leases are for clients that vanish; here every request ends.
 	cfg.Route.Lease = 0
 	s := &sim{
-		cfg: cfg, source: source, went: make(map[string]route.Session), hasher: trace.NewHasher(source.IDTokens(), cfg.Engine.BlockSize),
+		cfg: cfg, source: source, went: make(map[string]route.Session), hasher: newHasher(source.IDTokens(), &cfg.Engine),
 		set: shard.New(shard.Config{Inline: true}),
 	}
 	space, err := s.set.Open(event.Space{Model: "lab", BlockSize: uint32(cfg.Engine.BlockSize)})

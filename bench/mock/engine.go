@@ -201,9 +201,12 @@ func (e *Engine) Admit(r *Request) error {
 	return nil
 }
 
-// Names appends the engine hash of each block of a prompt by the local hashes.
+// Names appends the engine hash of each block of a prompt by the local hashes, after those of the blocks before them.
 func (c *Config) Names(dst, local []uint64) []uint64 {
 	parent := c.HashSeed
+	if n := len(dst); n > 0 {
+		parent = dst[n-1]
+	}
 	for _, l := range local {
 		parent = engineHash(parent, l, c.HashSeed)
 		dst = append(dst, parent)

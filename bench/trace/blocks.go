@@ -29,9 +29,9 @@ func NewHasher(idTokens, block int) *Hasher {
 	return &Hasher{idTokens: idTokens, block: block, buf: make([]uint32, block)}
 }
 
-// Prompt appends the local hash of each complete block of the prompt.
+// Prompt appends the local hash of each complete block of the prompt but those that dst has already.
 func (h *Hasher) Prompt(dst []uint64, r *Request) []uint64 {
-	return h.hashes(dst, r, 0, r.Input/h.block)
+	return h.hashes(dst, r, len(dst), r.Input/h.block)
 }
 
 // Output appends the local hash of each block that generation completes: from
