@@ -26,8 +26,9 @@ RACE      := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v $$($(GO) 
 # A program under it sleeps for a second before it ends, which a hundred test binaries need not.
 export GORACE ?= atexit_sleep_ms=50
 # What the race detector sees little or nothing of, as one goroutine does it and takes ten times as long under it: the
-# histories of core, shard and ingest, the lab's fleets, and whatever test calls racetest.Without or racetest.Few.
-CALLS      = racetest[.](Without|Few)[(]
+# histories of core, shard and ingest, the lab's fleets, and whatever test calls racetest.Without, racetest.Few or
+# coretest.Seeds.
+CALLS      = (racetest[.](Without|Few)|coretest[.]Seeds)[(]
 UNRACED    = [ -z "$(RACE)" ] || [ '$(RUN)' != . ] || { \
 	files=$$(grep -rlE --include='*_test.go' '$(CALLS)' $(sort $(wildcard */)) | grep -vE '^(core|shard|bench/lab|internal/lint)/') && \
 	tests=$$(awk -F '[ (]' '/^func Test/ {name = $$2} /$(CALLS)/ {print name}' $$files | sort -u | paste -s -d '|' -) && \

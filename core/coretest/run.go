@@ -47,7 +47,7 @@ func Scale() int {
 // Seeds returns n seeds, Scale times as many, or only the one that
 // KVATLAS_TEST_SEED says. Under the race detector, which has little to find in
 // a history that one goroutine applies and takes ten times as long, it returns
-// a tenth: make test runs core and shard without it too.
+// a tenth: make test finds the tests that call it by this line, and runs them without, too.
 func Seeds(n int) []uint64 {
 	if race.Enabled {
 		n = (n + 9) / 10
