@@ -121,3 +121,47 @@ func TestContentIsComparedAcrossPieces(t *testing.T) {
 		}
 	}
 }
+
+// TestContentOfEveryLength: requests of every length up to 5,000 blocks, from a block and an address that
+// change with it, are compared as far as they are equal, and no further.
+func TestContentOfEveryLength(t *testing.T) {
+	const most = 5000
+	local := make([]uint64, most+64)
+	for i := range local {
+		local[i] = uint64(i)*0x9E3779B97F4A7C15 + 1
+	}
+	c := newContent(local)
+	memory := make([]uint64, most+8)
+	for n := 1; n <= most; n++ {
+		from := n * 7 % 64
+		asked := memory[n%8:][:n]
+		copy(asked, local[from:])
+		// one word that differs: none, the last, any, the first of a piece, and the one before
+		border := pieceBlocks - from
+		for _, differ := range []int{n, n - 1, n * 40503 % 9973 % n, border, border - 1, border + n&^(pieceBlocks-1) - pieceBlocks} {
+			if differ < 0 || differ > n {
+				continue
+			}
+			if differ < n {
+				asked[differ] ^= 1 << (n % 64)
+			}
+			pieces, each := n, n
+			for m := 0; m < n; m += matchAtOnce { // as match asks
+				some := asked[m:min(m+matchAtOnce, n)]
+				if k := c.matchLen(uint32(from+m), some); k < len(some) {
+					pieces = m + k
+					break
+				}
+			}
+			if k := c.matchEach(uint32(from), asked); k < n {
+				each = k
+			}
+			if at := c.match(uint32(from), uint32(len(local)), asked); at != differ || pieces != differ || each != differ {
+				t.Fatalf("of %d blocks from block %d on, of which the %d-th differs, %d, %d and %d are equal", n, from, differ, at, pieces, each)
+			}
+			if differ < n {
+				asked[differ] ^= 1 << (n % 64)
+			}
+		}
+	}
+}

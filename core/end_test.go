@@ -304,3 +304,39 @@ func TestNoEndBeyondTheBudget(t *testing.T) {
 		t.Fatalf("%+v", out)
 	}
 }
+
+// TestALateJoinIsLessThanASegmentLate: a run that removals of one block make short enough to be joined to its
+// parent is joined before it has lost another segment, so that nobody keeps many runs that were to be one.
+func TestALateJoinIsLessThanASegmentLate(t *testing.T) {
+	const segment = 16
+	for _, n := range []int{1024, 1025, 1030, 1039, 1040, 1041} {
+		x := core.NewRadix(core.Options{})
+		prompt, a, b := chain(10_000, n), chain(20_000, n+40), chain(30_000, n+40)
+		const holders = 5 // too many to swap a and b
+		for h := range core.Holder(holders) {
+			blocks := append(append([]uint64(nil), prompt...), a...)
+			x.Store(h, &event.Event{Kind: event.Stored, Engine: blocks, Local: blocks}, false)
+		}
+		blocks := append(append([]uint64(nil), prompt...), b...)
+		x.Store(0, &event.Event{Kind: event.Stored, Engine: blocks, Local: blocks}, false)
+		for h := range core.Holder(holders) {
+			x.Remove(h, &event.Event{Kind: event.Removed, Engine: a}, false)
+		}
+		if got := x.Runs(); got != 2 {
+			t.Fatalf("prompt of %d: %d runs before, want 2", n, got)
+		}
+		joined := 0
+		for left := len(b) - 1; left > 900; left-- {
+			x.Remove(0, &event.Event{Kind: event.Removed, Engine: b[left : left+1]}, false)
+			if joined == 0 && x.Runs() == 1 {
+				joined = left
+			}
+		}
+		if joined > n || joined <= n-segment {
+			t.Errorf("prompt of %d: joined when %d blocks were left", n, joined)
+		}
+		if err := x.Check(); err != nil {
+			t.Error(err)
+		}
+	}
+}
