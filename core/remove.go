@@ -71,7 +71,7 @@ const askAhead = 8
 // the hashes say so, and returns how many. Engines evict from the tail, so most
 // removals end here, at no look-up.
 func (m *removal) extend(hashes []uint64) int {
-	if m.lo == m.hi || m.by.layer != 0 {
+	if m.lo == m.hi || m.by.layer == piled {
 		return 0
 	}
 	k := 0
@@ -100,7 +100,7 @@ func (m *removal) extend(hashes []uint64) int {
 			}
 		}
 	} else {
-		for k < len(hashes) && m.lo > 0 && m.arena.at(m.run.block(m.lo-1)) == hashes[k] && m.holds(m.lo-1) {
+		for k < len(hashes) && m.lo > 0 && m.arena.at(m.block(m.lo-1)) == hashes[k] && m.holds(m.lo-1) {
 			m.lo--
 			k++
 		}
@@ -108,20 +108,32 @@ func (m *removal) extend(hashes []uint64) int {
 	if k > 0 {
 		return k
 	}
-	for k < len(hashes) && m.hi < m.run.body.Load().len() && m.arena.at(m.run.block(m.hi)) == hashes[k] && m.holds(m.hi) {
+	for k < len(hashes) && m.hi < m.run.body.Load().len() && m.arena.at(m.block(m.hi)) == hashes[k] && m.holds(m.hi) {
 		m.hi++
 		k++
 	}
 	return k
 }
 
+// block returns the block of the stretch's layer at a position of its run: one of segment 0, which is nobody's, where
+// the layer has none.
+func (m *removal) block(pos uint32) uint32 {
+	if m.by.layer == 0 {
+		return m.run.block(pos)
+	}
+	if segs := m.exception.layers[m.by.layer].segs; int(pos>>segBits) < len(segs) {
+		return segs[pos>>segBits]<<segBits | pos&(segBlocks-1)
+	}
+	return 0
+}
+
 // holds reports whether the holder has exactly one copy of pos in the
-// stretch's run by its shared hash.
+// stretch's run by the hash of the stretch's layer.
 func (m *removal) holds(pos uint32) bool {
 	if m.exception == nil {
 		return m.tier == 0 && pos < m.held
 	}
-	l := &m.exception.layers[0]
+	l := &m.exception.layers[m.by.layer]
 	return l.held[m.tier].has(pos) && l.copies.m[copyKey(m.tier, pos)] == 0
 }
 
