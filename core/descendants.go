@@ -148,8 +148,12 @@ func (x *Radix) listRun(r *run, h Holder) {
 
 // appendRun puts r at the end of h's list of runs.
 func (x *Radix) appendRun(r *run, h Holder, hs *holderState) {
-	if hs.runs.len() >= 2*hs.live+32 {
-		x.sweep(h, hs)
+	if x.sweep.hs == nil && hs.runs.len() >= 2*hs.live+32 {
+		x.marks++
+		x.sweep = sweep{h: h, hs: hs, mark: x.marks}
+	}
+	if x.sweep.hs != nil {
+		x.sweepOn(sweepStep)
 	}
 	if !hs.runs.grows() {
 		hs.runs.add(r.id)
@@ -160,34 +164,61 @@ func (x *Radix) appendRun(r *run, h Holder, hs *holderState) {
 	x.mem.Holders += hs.runs.bytes(4)
 }
 
-// sweep takes runs that h has left, and repetitions, out of h's list. Leaving a run does
-// not: it would have to search. The list is at most twice as long as it need be, plus
-// 32, when it is swept, so each entry pays for its own removal.
-func (x *Radix) sweep(h Holder, hs *holderState) {
-	x.marks++
-	keep := 0
-	walk, walked := x.walks[h], -1
-	for i := range hs.runs.len() {
-		id := hs.runs.at(uint32(i))
-		if walk != nil && i == walk.at {
-			walked = keep
-			x.marks++ // what the walk comes to is no repetition of what it has passed
+// sweep takes runs that a holder has left, and repetitions, out of its list. Leaving a run does
+// not: it would have to search. There is one sweep at a time, which goes on by some entries each time that a run
+// is entered in anybody's list, so that no write waits for all of a long one. The list is twice as long as it
+// need be, plus 32, when its turn has come, so each entry pays for its own removal.
+type sweep struct {
+	h        Holder
+	hs       *holderState // nil: nothing is swept
+	at, keep int          // the list's entries before at are looked at, those before keep stay; between are zeros
+	mark     uint32       // of the runs that stay
+}
+
+// sweepStep is how many entries a sweep looks at for each that is made. There are as many holders as there like to be
+// whose lists wait meanwhile: these become longer by no more than one part in so many of all that is swept before.
+const sweepStep = 256
+
+func (x *Radix) sweepOn(amount int) {
+	s := &x.sweep
+	hs, walk, walked := s.hs, x.walks[s.h], -1
+	if walk != nil {
+		if walk.at >= s.keep && walk.at < s.at { // among the zeros, to which what it has not come to moves now
+			walk.at = s.keep
 		}
-		if r := x.run(id); r != nil && r.mark != x.marks && (r.body.Load().heldLen(0, h) > 0 || x.exceptionOf(r, h) != nil) {
-			r.mark = x.marks
-			hs.runs.set(uint32(keep), id)
-			keep++
+		x.marks++ // what the walk comes to is no repetition of what it has passed
+		s.mark = x.marks
+	}
+	for ; s.at < hs.runs.len() && amount > 0; s.at++ {
+		amount--
+		x.steps++
+		if walk != nil && s.at == walk.at {
+			walked = s.keep
+			x.marks++ // here, too
+			s.mark = x.marks
 		}
+		id := hs.runs.at(uint32(s.at))
+		hs.runs.set(uint32(s.at), 0)
+		if r := x.run(id); r != nil && r != x.root && r.mark != s.mark && (r.body.Load().heldLen(0, s.h) > 0 || x.exceptionOf(r, s.h) != nil) {
+			r.mark = s.mark
+			hs.runs.set(uint32(s.keep), id)
+			s.keep++
+		}
+	}
+	if walked >= 0 {
+		walk.at = walked
+	}
+	if s.at < hs.runs.len() {
+		return
 	}
 	if walk != nil {
-		if walk.at = keep; walked >= 0 {
-			walk.at = walked
-		}
+		walk.at = min(walk.at, s.keep)
 	}
 	x.mem.Holders -= hs.runs.bytes(4)
-	hs.runs.cut(keep)
+	hs.runs.cut(s.keep)
 	hs.runs.fit()
 	x.mem.Holders += hs.runs.bytes(4)
+	x.sweep = sweep{}
 }
 
 func (x *Radix) run(id uint32) *run {
@@ -226,6 +257,9 @@ func (x *Radix) leaveRun(h Holder) {
 		x.active--
 		x.mem.Holders -= hs.runs.bytes(4)
 		hs.runs = paged[uint32]{}
+		if x.sweep.hs == hs {
+			x.sweep = sweep{}
+		}
 		if w := x.walks[h]; w != nil {
 			w.at = 0
 		}

@@ -369,3 +369,38 @@ func TestWhoKnowsAmongManyRanks(t *testing.T) {
 		t.Logf("%d and %d steps", few, many)
 	}
 }
+
+// No write looks at a whole list of runs, however many chains a holder has that come and go; and the lists stay in
+// proportion to what is held.
+func TestNoWriteSweepsAWholeList(t *testing.T) {
+	const chains, rounds = 20_000, 60_000
+	f := newFiller(33)
+	hashes := [2][]uint64{f.hashes(chains), f.hashes(chains)}
+	for i := range chains {
+		for h := range hashes {
+			f.store(h, hashes[h][i:i+1], hashes[h][i:i+1])
+		}
+	}
+	most := 0
+	for i := range rounds {
+		for h := range hashes {
+			at := hashes[h][i%chains : i%chains+1]
+			before := f.Steps()
+			f.remove(h, at)
+			if i%3 > 0 {
+				at[0] = f.hashes(1)[0]
+			}
+			f.store(h, at, at)
+			most = max(most, f.Steps()-before)
+		}
+	}
+	if most < 50 || most > 1000 {
+		t.Errorf("%d steps for two writes", most)
+	}
+	if m := f.Memory(); m.Holders > 2*chains*2*4*3/2 {
+		t.Errorf("%d bytes for two holders of %d runs", m.Holders, chains)
+	}
+	if err := f.Check(); err != nil {
+		t.Error(err)
+	}
+}

@@ -56,6 +56,7 @@ type Radix struct {
 	looseIDs      []uint32          // the same, by age
 	credit        int               // holders that may be looked at (spend)
 	pendingMerges []uint32          // runs that may be merged when the present write is done
+	sweep         sweep             // under way
 	marks         uint32
 	steps         int // taken in what could take many for one event: tests count them
 
