@@ -150,7 +150,7 @@ func (x *Radix) listRun(r *run, h Holder) {
 func (x *Radix) appendRun(r *run, h Holder, hs *holderState) {
 	if x.sweep.hs == nil && hs.runs.len() >= 2*hs.live+32 {
 		x.marks++
-		x.sweep = sweep{h: h, hs: hs, mark: x.marks}
+		x.sweep = sweep{h: h, hs: hs, mark: x.marks, walk: -1}
 	}
 	if x.sweep.hs != nil {
 		x.sweepOn(sweepStep)
@@ -172,7 +172,8 @@ type sweep struct {
 	h        Holder
 	hs       *holderState // nil: nothing is swept
 	at, keep int          // the list's entries before at are looked at, those before keep stay; between are zeros
-	mark     uint32       // of the runs that stay
+	mark     uint32       // of the runs that stay, and that no walk has passed since
+	walk     int          // where the holder's walk was when the sweep last went on
 }
 
 // sweepStep is how many entries a sweep looks at for each that is made. There are as many holders as there like to be
@@ -183,11 +184,13 @@ func (x *Radix) sweepOn(amount int) {
 	s := &x.sweep
 	hs, walk, walked := s.hs, x.walks[s.h], -1
 	if walk != nil {
+		if walk.at < s.at && walk.at != s.walk {
+			x.marks++ // what the walk comes to is no repetition of what it has passed
+			s.mark = x.marks
+		}
 		if walk.at >= s.keep && walk.at < s.at { // among the zeros, to which what it has not come to moves now
 			walk.at = s.keep
 		}
-		x.marks++ // what the walk comes to is no repetition of what it has passed
-		s.mark = x.marks
 	}
 	for ; s.at < hs.runs.len() && amount > 0; s.at++ {
 		amount--
@@ -207,6 +210,9 @@ func (x *Radix) sweepOn(amount int) {
 	}
 	if walked >= 0 {
 		walk.at = walked
+	}
+	if walk != nil {
+		s.walk = walk.at
 	}
 	if s.at < hs.runs.len() {
 		return
