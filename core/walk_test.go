@@ -238,3 +238,52 @@ func TestWalkOverAListThatIsSwept(t *testing.T) {
 		t.Errorf("with nothing held %d bytes are told for holders", m.Holders)
 	}
 }
+
+// A run that a walk has passed takes another in, which the walk has not come to, while the holder's list is swept in steps: it
+// is in the list again for that, and no repetition.
+func TestWalkBesideASweepGivesWhatIsJoined(t *testing.T) {
+	x := core.NewRadix(core.Options{})
+	store := func(names ...uint64) {
+		x.Store(1, &event.Event{Kind: event.Stored, Engine: names, Local: names}, false)
+	}
+	remove := func(name uint64) {
+		x.Remove(1, &event.Event{Kind: event.Removed, Engine: []uint64{name}}, false)
+	}
+	chain := func(from uint64, n int) (names []uint64) {
+		for i := range uint64(n) {
+			names = append(names, from+i)
+		}
+		return names
+	}
+	const others, stay = 3000, 1000 // chains of one block
+	upper, lower := chain(1_000_001, 24), chain(2_000_001, 1)
+	store(upper...)
+	for i := range uint64(others) {
+		store(1 + i)
+	}
+	store(append(upper[:16:16], lower...)...) // a run of its own, at the end of the list
+	for i := range uint64(others - stay) {
+		remove(1 + i)
+	}
+	w, got := x.BeginWalk(1), make(map[uint64]bool)
+	give := func(hash uint64) { got[hash] = true }
+	store(5000) // the sweep begins
+	if w.Next(40, give); !got[upper[15]] || got[lower[0]] {
+		t.Fatalf("the walk is not between the two runs: it gave %v", got)
+	}
+	before := x.Runs()
+	x.Remove(1, &event.Event{Kind: event.Removed, Engine: upper[16:]}, false)
+	if runs := x.Runs(); runs != before-1 {
+		t.Fatalf("%d runs, then %d: nothing was joined", before, runs)
+	}
+	for i := range uint64(200) { // it ends
+		store(6000 + i)
+	}
+	for !w.Next(1000, give) {
+	}
+	for name := range heldBy(x, 1) {
+		if (name < 5000 || name > 1_000_000) && !got[name] {
+			t.Fatalf("%d is held all the time, and the walk has not given it", name)
+		}
+	}
+}
