@@ -165,6 +165,37 @@ func checkSleep(f *file) (faults []string) {
 	return faults
 }
 
+// wholly are the folders that make test also runs whole without the race detector (Makefile, UNRACED).
+var wholly = []string{"core/", "shard/", "bench/lab/", "internal/lint/"}
+
+// checkUnraced: make test finds by its text the test in which one of these is called, and runs that
+// without the race detector too; what a helper function calls would run in neither part.
+func checkUnraced(f *file) (faults []string) {
+	if !f.isTest() || slices.ContainsFunc(wholly, func(p string) bool { return strings.HasPrefix(f.name, p) }) {
+		return nil
+	}
+	names := imports(f.ast)
+	for _, d := range f.ast.Decls {
+		if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil && strings.HasPrefix(fn.Name.Name, "Test") {
+			continue
+		}
+		ast.Inspect(d, func(n ast.Node) bool {
+			sel, ok := n.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			if pkg, ok := sel.X.(*ast.Ident); ok {
+				switch path.Base(names[pkg.Name]) + "." + sel.Sel.Name {
+				case "racetest.Without", "racetest.Few", "coretest.Seeds":
+					faults = append(faults, fmt.Sprintf("%s: %s.%s outside of a test's own function, where make test does not find it", f.at(sel.Pos()), pkg.Name, sel.Sel.Name))
+				}
+			}
+			return true
+		})
+	}
+	return faults
+}
+
 // checkDocs: every package says what it is, in one place.
 func checkDocs(files []*file) (faults []string) {
 	docs := map[string]int{}

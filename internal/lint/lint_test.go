@@ -21,6 +21,7 @@ func TestModule(t *testing.T) {
 		report(t, checkLength(f))
 		report(t, checkSleep(f))
 		report(t, checkClock(f))
+		report(t, checkUnraced(f))
 	}
 	report(t, checkDocs(files))
 	faults, err := checkLinks(os.DirFS("../.."))
@@ -77,6 +78,10 @@ func TestRules(t *testing.T) {
 		{"sleep", "p/a_test.go", doc + "package p\nimport \"time\"\nfunc f() { time.Sleep(1) }", "time.Sleep"},
 		{"sleep in a bubble", "p/a_test.go", doc + "package p\nimport (\n\"testing\"\n\"testing/synctest\"\n\"time\")\nfunc f(t *testing.T) { synctest.Test(t, func(t *testing.T) { time.Sleep(1) }) }", ""},
 		{"sleep in a library", "p/a.go", doc + "package p\nimport \"time\"\nfunc f() { time.Sleep(1) }", ""},
+		{"seeds in a helper", "p/a_test.go", doc + "package p\nimport \"x/coretest\"\nfunc f() { coretest.Seeds(9) }", "outside of a test"},
+		{"few in a method", "p/a_test.go", doc + "package p\nimport \"x/racetest\"\ntype s int\nfunc (s) TestX() { racetest.Few(9) }", "outside of a test"},
+		{"seeds in a test", "p/a_test.go", doc + "package p\nimport (\n\"testing\"\n\"x/coretest\")\nfunc TestX(t *testing.T) { func() { coretest.Seeds(9) }() }", ""},
+		{"seeds in a helper of core", "core/a_test.go", doc + "package p\nimport \"x/coretest\"\nfunc f() { coretest.Seeds(9) }", ""},
 		{"too long", "p/a_test.go", doc + "package p\nimport \"time\"\nfunc f() bool { at := time.Now()\ntook := time.Since(at)\nif took > time.Second { return false }; return true }", "by the clock"},
 		{"too long at once", "p/a_test.go", doc + "package p\nimport \"time\"\nfunc f(at time.Time) bool { if took := time.Since(at) / 2; 40 < took { return false }; return true }", "by the clock"},
 		{"too long between", "p/a_test.go", doc + "package p\nimport \"time\"\nfunc f(at time.Time) bool { end := time.Now(); if x := 1; x > 2 || end.Sub(at) > 40 { return false }; return true }", "by the clock"},
@@ -97,6 +102,7 @@ func TestRules(t *testing.T) {
 			faults := append(checkLibrary(f), checkLength(f)...)
 			faults = append(faults, checkSleep(f)...)
 			faults = append(faults, checkClock(f)...)
+			faults = append(faults, checkUnraced(f)...)
 			faults = append(faults, checkDocs([]*file{f})...)
 			switch {
 			case c.want == "" && len(faults) > 0:
