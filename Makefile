@@ -69,7 +69,7 @@ test: ## vet and test everything, with the race detector where a C compiler is p
 	@mkdir -p '$(PROGRAMS)'
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w' -o '$(PROGRAMS)/' ./cmd/... ./internal/testing/e2e/judge github.com/nats-io/nats-server/v2
 	KVATLAS_TEST_PROGRAMS='$(PROGRAMS)' $(GO) test $(RACE) -vet=off $(TESTFLAGS) -run '$(RUN)' $(if $(filter ./...,$(PKG)),$(LONGEST)) $(PKG)
-	@$(UNRACED)
+	@export KVATLAS_TEST_PROGRAMS='$(PROGRAMS)'; $(UNRACED)
 
 test-32: ## the index and its snapshots where an int has 32 bits, on linux/amd64 (five minutes on two processors)
 	GOARCH=386 CGO_ENABLED=0 $(GO) test $(TESTFLAGS) -run '$(RUN)' ./core/... ./shard ./snapshot/... ./event/... ./internal/recovery ./internal/wire/...

@@ -21,6 +21,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/nats/broker"
 	"github.com/kvatlas/kvatlas/internal/testing/enginetest"
 	"github.com/kvatlas/kvatlas/internal/testing/progtest"
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -208,6 +209,7 @@ func args(m *enginetest.Mock) []string {
 // TestKilledInTheMiddle kills the sidecar and the engine at random in the course
 // of a history of which live messages are lost on purpose.
 func TestKilledInTheMiddle(t *testing.T) {
+	racetest.Without(t, "the sidecar is a program of its own, and what invents the engine's history takes ten times as long")
 	for _, transport := range []string{"jetstream", "core"} {
 		t.Run(transport, func(t *testing.T) { killedInTheMiddle(t, transport) })
 	}
