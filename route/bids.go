@@ -47,7 +47,8 @@ const (
 // lock guards it.
 type bids struct {
 	id      uint64        // this router's
-	delay   time.Duration // until others have heard one's word, and the other way; 0: not known
+	delay   time.Duration // until others have heard one's word, and the other way, at most; 0: not known
+	least   time.Duration // at least
 	open    []bid         // by when they were heard
 	moments []time.Time   // of the last own choices, a ring
 	next    int           // of moments
@@ -57,20 +58,22 @@ type bids struct {
 
 type bid struct {
 	load.Change
-	made     time.Time // here
+	made     time.Time // of another router's the latest that it may have been
 	told     time.Time // or heard
+	at       time.Time // its place among the others; see sort
 	shortest int       // tokens to be computed where most of the prompt is cached
 	seq      uint64    // in the order in which those of one router were made
 }
 
-// SetDelay says how long it takes until another router has heard what this one tells, and the
-// other way. 0, as at first, is unknown: then no request is put off for others.
-func (r *Router) SetDelay(d time.Duration) {
+// SetDelay says how long it takes, at most and at least, until another router has heard what this one tells, and the
+// other way. A most of 0, as at first, is unknown: then no request is put off for others.
+func (r *Router) SetDelay(most, least time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.bids.delay = max(d, 0); d > maxDelay {
+	if r.bids.delay = max(most, 0); most > maxDelay {
 		r.bids.delay = 0
 	}
+	r.bids.least = min(max(least, 0), r.bids.delay)
 }
 
 // hear notes another router's bid, where prompts have so many tokens in the mean.
@@ -82,7 +85,7 @@ func (b *bids) hear(c load.Change, usual float64, now time.Time) {
 	_, known := b.take(c.Key)                                     // it is told anew
 	c.Ranks = slices.Clone(c.Ranks[:min(len(c.Ranks), maxWants)]) // of a long list the rest is not kept
 	b.seq++
-	b.open = append(b.open, bid{Change: c, made: now.Add(-b.delay), shortest: fewest(c.Ranks), told: now, seq: b.seq})
+	b.open = append(b.open, bid{Change: c, made: now.Add(-b.least), shortest: fewest(c.Ranks), told: now, seq: b.seq})
 	if !c.Held && !known {
 		b.meet(c.Ranks[0].NewTokens, usual, now)
 	}
@@ -108,7 +111,7 @@ func (b *bids) shed(owner uint64) {
 	}
 	last := -1
 	for i := range b.open {
-		if o := &b.open[i]; o.Key.Owner == most && (last < 0 || b.compare(o, &b.open[last]) >= 0) {
+		if o := &b.open[i]; o.Key.Owner == most && (last < 0 || !o.turn().Before(b.open[last].turn())) {
 			last = i
 		}
 	}
@@ -194,19 +197,55 @@ func (b *bids) expire(now time.Time) {
 	}
 }
 
-// compare says which of two bids comes first: the one made before, as far as can be told, else
-// the one with less to compute or, of pairs, the one of the router before; of those that wait the one that is before in a queue.
-func (b *bids) compare(x, y *bid) int {
-	if x.Held || y.Held {
-		return cmp.Or(x.turn().Compare(y.turn()), cmp.Compare(x.Key.Owner, y.Key.Owner), cmp.Compare(x.Key.ID, y.Key.ID))
+// sort puts the bids into the order in which they choose, and returns how many of them come before one's own, which is none
+// of them. Of those that wait it is that of queues. Of the others those of one moment, as far as can be told, come the one
+// with less to compute first or, of pairs, the one of the router before. It is one order of all: where routers that know
+// the same compared but two at a time, three of them might each expect another's to come first.
+//
+// Two that wait must not each be after the other: neither would go, beside an idle rank. So another router's counts as made as
+// late as it may have been. Then of two that came within what words differ by both may go, as they would without a word.
+func (b *bids) sort(mine *bid) int {
+	all := append(b.open, *mine)
+	slices.SortFunc(all, func(x, y bid) int { return x.made.Compare(y.made) })
+	within := max(b.delay/8, b.delay-b.least)
+	var moment time.Time
+	for i := range all {
+		if o := &all[i]; !o.Held {
+			if o.made.Sub(moment) > within {
+				moment = o.made
+			}
+			o.at = moment
+		}
 	}
-	if d := x.made.Sub(y.made); d > b.delay/8 || d < -b.delay/8 {
-		return cmp.Compare(d, 0)
+	slices.SortFunc(all, func(x, y bid) int {
+		switch {
+		case x.Held && y.Held:
+			return cmp.Or(x.turn().Compare(y.turn()), cmp.Compare(x.Key.Owner, y.Key.Owner), cmp.Compare(x.Key.ID, y.Key.ID))
+		case x.Held:
+			return 1
+		case y.Held:
+			return -1
+		}
+		first := cmp.Or(x.at.Compare(y.at), cmp.Compare(x.Key.Stage, y.Key.Stage))
+		if x.Key.Stage == uint8(PrefillStage) { // no queue orders these: each router goes through its own as they came
+			return cmp.Or(first, cmp.Compare(x.Key.Owner, y.Key.Owner), cmp.Compare(x.seq, y.seq))
+		}
+		return cmp.Or(first, cmp.Compare(x.shortest, y.shortest), cmp.Compare(x.Key.Owner, y.Key.Owner), cmp.Compare(x.Key.ID, y.Key.ID))
+	})
+	var last time.Time
+	for i := range all { // one that waits is before the first of the others that has its turn later
+		o := &all[i]
+		if o.at = o.turn(); !o.Held {
+			if o.at.Before(last) {
+				o.at = last
+			}
+			last = o.at
+		}
 	}
-	if x.Key.Stage == uint8(PrefillStage) && y.Key.Stage == uint8(PrefillStage) { // no queue orders these: each router goes through its own as they came
-		return cmp.Or(cmp.Compare(x.Key.Owner, y.Key.Owner), cmp.Compare(x.seq, y.seq))
-	}
-	return cmp.Or(cmp.Compare(x.shortest, y.shortest), cmp.Compare(x.Key.Owner, y.Key.Owner), cmp.Compare(x.Key.ID, y.Key.ID))
+	slices.SortStableFunc(all, func(x, y bid) int { return x.at.Compare(y.at) })
+	i := slices.IndexFunc(all, func(o bid) bool { return o.Key == mine.Key })
+	b.open = slices.Delete(all, i, i+1)
+	return i
 }
 
 // turn orders those that wait, as queues do.
@@ -224,6 +263,7 @@ func (r *Router) hold(s *scratch, c *contention, now time.Time) {
 		r.bids.open = append(r.bids.open, *b)
 		return
 	}
+	b.Waited += now.Sub(b.made) // since when it has waited stays as it is, to the others, too
 	b.made, b.told, b.Held = now, now, true
 	r.tender(s, c)
 }
@@ -248,14 +288,11 @@ func (r *Router) contend(s *scratch, o *Options, k load.Key, now time.Time) (c c
 	if c.bid, c.settled = b.take(k); !c.settled {
 		c.settled = o.Settled // its bid is forgotten, as its time was over long ago
 		b.seq++
-		c.bid.made, c.bid.Key, c.bid.shortest, c.bid.seq = now, k, s.tokens, b.seq
+		c.bid.made, c.bid.Waited, c.bid.Key, c.bid.shortest, c.bid.seq = now, o.Waited, k, s.tokens, b.seq
 		for i := range s.cands {
 			c.bid.shortest = min(c.bid.shortest, s.cands[i].NewTokens)
 		}
 		c.pays = !o.Settled && len(s.cands) > 1 && b.crowd*r.times.speeds.prefill.b/float64(len(s.cands)) > ms(b.delay) && !b.full(k.Owner)
-	}
-	if c.bid.Waited = o.Waited; c.settled && c.bid.Held {
-		c.bid.made = now
 	}
 	r.foresee(s, &c, o.Waiting, now)
 	if c.settled || c.pays {
@@ -273,14 +310,14 @@ func (r *Router) foresee(s *scratch, mine *contention, waiting int, now time.Tim
 	if len(b.open) == 0 {
 		return
 	}
-	slices.SortStableFunc(b.open, func(x, y bid) int { return b.compare(&x, &y) })
+	before := b.sort(&mine.bid)
 	prompt, own, aims := r.weigh.PromptTokens, r.weigh.aim, Options{}
 	var e estimate
 	foreseen := 0
 	s.beside = s.beside[:0]
-	for i := range b.open {
+	for i := range before {
 		o := &b.open[i]
-		if b.compare(o, &mine.bid) >= 0 || foreseen == maxForeseen {
+		if foreseen == maxForeseen {
 			break
 		}
 		if o.Held && o.Key.Owner == b.id {

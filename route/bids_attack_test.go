@@ -2,6 +2,7 @@ package route
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -143,5 +144,95 @@ func TestOneClaimIsNoCrowd(t *testing.T) {
 		if less := putOff(-load.MaxCount, crowdPrompts*usual); less != most {
 			t.Errorf("%s: %d requests are put off after a claim of less than none, not %d", name, less, most)
 		}
+	}
+}
+
+// TestNoneWaitsForTheOther: of requests that wait at their routers for one rank, whenever they came and however long each word
+// takes of the times that it may, one at least goes there when it is idle. Those that came so long after another that no word's
+// time hides it wait for that one.
+func TestNoneWaitsForTheOther(t *testing.T) {
+	const least, most = time.Millisecond, 10 * time.Millisecond
+	for seed := range uint64(300) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		m := meet(t, 2+int(seed%2), 1)
+		for _, r := range m.routers {
+			r.SetDelay(most, least)
+		}
+		m.at(t, 0, "ahead", Prompt{Local: numbers(1000, 5000)})
+		m.told()
+		apart := time.Duration(rng.Int64N(int64(2 * most)))
+		came := make([]time.Time, len(m.routers))
+		prompt := func(i int) Prompt { return Prompt{Local: numbers(20_000*(i+1), 300)} }
+		try := func(i int) bool {
+			o := Options{RequestID: "waits", Patient: true, Waited: m.now.Sub(came[i])}
+			_, err := m.routers[i].BestWorker(t.Context(), prompt(i), o)
+			return err == nil
+		}
+		for i := range m.routers {
+			if came[i] = m.now; try(i) {
+				t.Fatal("it does not wait behind a long prompt")
+			}
+			words, told := m.words, m.now
+			m.words = nil
+			for j, r := range m.routers {
+				for _, w := range words {
+					if m.now = told.Add(least + time.Duration(rng.Int64N(int64(most-least+1)))); i != j {
+						r.Apply(w.Change)
+					}
+				}
+			}
+			m.now = told.Add(apart)
+		}
+		m.now = m.now.Add(2 * most)
+		m.routers[0].Free("ahead")
+		for _, w := range m.words {
+			for _, r := range m.routers[1:] {
+				r.Apply(w.Change)
+			}
+		}
+		goes := 0
+		for i := range m.routers {
+			if try(i) {
+				goes++
+			}
+		}
+		if goes == 0 {
+			t.Fatalf("seed %d: %d requests, each come %v after the last, wait for each other beside an idle rank", seed, len(m.routers), apart)
+		}
+		if goes > 1 && apart >= most {
+			t.Fatalf("seed %d: %d of requests that came %v apart go to one rank at one moment", seed, goes, apart)
+		}
+	}
+}
+
+// TestBidsHaveOneOrder: of three that were put off so shortly after each other that each two count as of one moment, but not
+// all three, and the later the shorter, one goes where all have most cached.
+func TestBidsHaveOneOrder(t *testing.T) {
+	m := meet(t, 4, 4)
+	prompts := []Prompt{1: {Local: append(numbers(1, 100), numbers(5000, 90)...)}, 2: {Local: append(numbers(1, 100), numbers(6000, 80)...)}, 3: {Local: append(numbers(1, 100), numbers(7000, 70)...)}}
+	begun, due := m.now, make([]time.Time, 4)
+	for i := 1; i <= 3; i++ {
+		m.routers[i].bids.crowd = 1e6
+		m.now = begun.Add(time.Duration(i) * wordTime / 10)
+		if a, later := m.at(t, i, "x", prompts[i]); !later || a.Settle == 0 {
+			t.Fatalf("router %d has %+v at once", i, a.RankID)
+		}
+		due[i] = m.now.Add(wordTime)
+	}
+	for _, w := range m.words {
+		for i, r := range m.routers {
+			if m.now = due[w.from]; i != w.from {
+				r.Apply(w.Change)
+			}
+		}
+	}
+	first := 0
+	for i := 1; i <= 3; i++ {
+		if a, later := m.at(t, i, "x", prompts[i]); !later && a.Worker == 1 {
+			first++
+		}
+	}
+	if first != 1 {
+		t.Errorf("%d of them go where all have most cached", first)
 	}
 }

@@ -38,7 +38,7 @@ func meet(t *testing.T, routers, ranks int) *meeting {
 			c.Now = func() time.Time { return m.now }
 		}, workers(ranks)...)
 		store(t, space, 1, 0, 0, numbers(1, 100)...)
-		r.SetDelay(wordTime)
+		r.SetDelay(wordTime, wordTime)
 		r.SetJournal(journal(func(c load.Change) {
 			c.Ranks = slices.Clone(c.Ranks)
 			m.words = append(m.words, word{i, c})
@@ -314,7 +314,7 @@ func TestBidsAreBounded(t *testing.T) {
 	if n := len(r.bids.open); n != 0 {
 		t.Errorf("%d bids are kept for ever", n)
 	}
-	r.SetDelay(time.Hour)
+	r.SetDelay(time.Hour, time.Hour)
 	if r.bids.delay != 0 {
 		t.Error("others would be waited for for an hour")
 	}
@@ -360,7 +360,7 @@ func TestHeldForOthersWords(t *testing.T) {
 	var sent [2]time.Duration
 	for others := range sent {
 		r, _, clock := open(t, func(c *Config) { c.Settings.Mode = "auto" }, workers(1)...)
-		r.SetDelay(maxDelay)
+		r.SetDelay(maxDelay, maxDelay)
 		if others > 0 {
 			r.Replace(2, func(func(load.Change) bool) {})
 		}
@@ -415,7 +415,7 @@ func TestNearIsWeighed(t *testing.T) {
 	m.crowd(t)
 	p := Prompt{Local: numbers(20_000, 100)}
 	for i, r := range m.routers {
-		r.SetDelay(5 * time.Millisecond)
+		r.SetDelay(5 * time.Millisecond, 5 * time.Millisecond)
 		for id := range uint64(2) {
 			if err := r.SetWorker(Worker{ID: id + 1, Ranks: 1, TotalBlocks: 1 << 20}); err != nil {
 				t.Fatal(err)

@@ -56,7 +56,7 @@ func (s *sim) makeRouters() error {
 			return err //nolint:wrapcheck // it says what to do
 		}
 		if s.cfg.Routers > 1 {
-			r.SetDelay(s.cfg.SyncDelay)
+			r.SetDelay(s.cfg.SyncDelay, s.cfg.SyncDelay)
 			r.SetJournal(journal{s, i})
 		}
 		s.routers = append(s.routers, r)

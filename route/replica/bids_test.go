@@ -92,9 +92,9 @@ func isTold(t *testing.T, kind byte, told load.Change) {
 // TestDelayIsMeasured by what comes back of one's own words; one that does not come back is not waited for.
 func TestDelayIsMeasured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var delay time.Duration
+		var delay, least time.Duration
 		s := &sink{}
-		p := New(Config{ID: 1, State: s, Transport: s, Delay: func(d time.Duration) { delay = d }})
+		p := New(Config{ID: 1, State: s, Transport: s, Delay: func(d, l time.Duration) { delay, least = d, l }})
 		beat := func(took time.Duration) {
 			time.Sleep(1100 * time.Millisecond)
 			if err := p.Tick(); err != nil {
@@ -111,6 +111,9 @@ func TestDelayIsMeasured(t *testing.T) {
 		if delay < 2*time.Millisecond || delay > 2500*time.Microsecond {
 			t.Errorf("words take 2 ms, and %v are waited for", delay)
 		}
+		if least > 2*time.Millisecond || least < 1500*time.Microsecond {
+			t.Errorf("words take 2 ms, and %v at least is said", least)
+		}
 		was := delay
 		beat(echoLost) // too late to tell anything
 		if delay != was {
@@ -121,6 +124,12 @@ func TestDelayIsMeasured(t *testing.T) {
 		}
 		if delay < 8*time.Millisecond || delay > 20*time.Millisecond {
 			t.Errorf("words take 8 ms by now, and %v are waited for", delay)
+		}
+		for i := range 20 {
+			beat(time.Duration(1+8*(i%2)) * time.Millisecond)
+		}
+		if delay < 9*time.Millisecond || least < 0 || least > time.Millisecond {
+			t.Errorf("words take 1 or 9 ms, and %v to %v are said", least, delay)
 		}
 	})
 }

@@ -43,5 +43,7 @@ func (e *echo) heard(h header, now time.Time) bool {
 	return true
 }
 
-// delay is after how long nearly each word has come.
-func (e *echo) delay() time.Duration { return e.mean + 4*e.off }
+// delay is after how long nearly each word has come, and before which nearly none has.
+func (e *echo) delay() (most, least time.Duration) {
+	return e.mean + 4*e.off, max(e.mean-4*e.off, 0)
+}

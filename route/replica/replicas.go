@@ -64,9 +64,9 @@ type Config struct {
 	// MiB. SnapshotBytes is the most that a peer's snapshot may have; 0 is 64
 	// MiB.
 	MessageBytes, QueueBytes, SnapshotBytes int
-	// Delay, if not nil, is told how long a word takes to come to the others, by how long its own take
-	// to come back, if the transport gives the sender a copy.
-	Delay func(time.Duration)
+	// Delay, if not nil, is told how long a word takes at most and at least to come to the others, by how long
+	// its own take to come back, if the transport gives the sender a copy.
+	Delay func(most, least time.Duration)
 	// MaxPeers is how many other routers are listened to; 0 is 256.
 	MaxPeers int
 }
