@@ -415,7 +415,7 @@ func TestNearIsWeighed(t *testing.T) {
 	m.crowd(t)
 	p := Prompt{Local: numbers(20_000, 100)}
 	for i, r := range m.routers {
-		r.SetDelay(5 * time.Millisecond, 5 * time.Millisecond)
+		r.SetDelay(5*time.Millisecond, 5*time.Millisecond)
 		for id := range uint64(2) {
 			if err := r.SetWorker(Worker{ID: id + 1, Ranks: 1, TotalBlocks: 1 << 20}); err != nil {
 				t.Fatal(err)

@@ -20,7 +20,7 @@ import (
 func TestOtherRoutersAreHeardFirst(t *testing.T) {
 	l := newLab(t, setup{engines: 2, fleet: func(c *fleet.Config) { c.Route.Mode = "auto" }, proxy: func(c *Config) { c.Queue = 10 }})
 	r := l.model().Router
-	r.SetDelay(20 * time.Millisecond, 20 * time.Millisecond)
+	r.SetDelay(20*time.Millisecond, 20*time.Millisecond)
 	n := 0
 	l.eventually(func() error { // another router's requests come at one moment with this one's, or at another if this is slow
 		n++
@@ -90,7 +90,7 @@ func TestPutOffInTheQueue(t *testing.T) {
 		}
 		time.Sleep(10 * time.Millisecond) // so that the first is before the second in any order
 		come("second")
-		r.SetDelay(20 * time.Millisecond, 20 * time.Millisecond)
+		r.SetDelay(20*time.Millisecond, 20*time.Millisecond)
 		if _, err := r.BestWorker(ctx, route.Prompt{Local: []uint64{1}}, route.Options{RequestID: "crowd"}); err != nil {
 			t.Fatal(err)
 		}
@@ -124,7 +124,7 @@ func TestPairsAreHeardFirst(t *testing.T) {
 	l := pools(t, mockapi.TransferVLLM, nil, func(c *Config) { c.Queue = 10 })
 	synctest.Test(t, func(t *testing.T) {
 		r := l.model().Router
-		r.SetDelay(20 * time.Millisecond, 20 * time.Millisecond)
+		r.SetDelay(20*time.Millisecond, 20*time.Millisecond)
 		r.Replace(2, func(func(load.Change) bool) {}) // there is another router
 		if _, err := r.BestPair(t.Context(), route.Prompt{Local: []uint64{1}}, route.Options{RequestID: "crowd"}); err != nil {
 			t.Fatal(err)
