@@ -76,13 +76,13 @@ func (r *Router) SetDelay(most, least time.Duration) {
 	r.bids.least = min(max(least, 0), r.bids.delay)
 }
 
-// hear notes another router's bid, where prompts have so many tokens in the mean.
-func (b *bids) hear(c load.Change, usual float64, now time.Time) {
+// hear notes another router's bid, where prompts have so many tokens in the mean. It reports whether that takes one back.
+func (b *bids) hear(c load.Change, usual float64, now time.Time) (gone bool) {
 	b.expire(now)
+	_, known := b.take(c.Key) // it is told anew
 	if b.delay == 0 || len(c.Ranks) == 0 || len(c.Key.ID) > MaxRequestID {
-		return
+		return known
 	}
-	_, known := b.take(c.Key)                                     // it is told anew
 	c.Ranks = slices.Clone(c.Ranks[:min(len(c.Ranks), maxWants)]) // of a long list the rest is not kept
 	b.seq++
 	b.open = append(b.open, bid{Change: c, made: now.Add(-b.least), shortest: fewest(c.Ranks), told: now, seq: b.seq})
@@ -90,6 +90,7 @@ func (b *bids) hear(c load.Change, usual float64, now time.Time) {
 		b.meet(c.Ranks[0].NewTokens, usual, now)
 	}
 	b.shed(c.Key.Owner)
+	return false
 }
 
 // shed drops one bid if there are too many of others with that router's, which is new: of the router that has
@@ -266,6 +267,19 @@ func (r *Router) hold(s *scratch, c *contention, now time.Time) {
 	b.Waited += now.Sub(b.made) // since when it has waited stays as it is, to the others, too
 	b.made, b.told, b.Held = now, now, true
 	r.tender(s, c)
+}
+
+// Forgo tells that a request that was put off (ErrLater) is not asked for again, as its client is gone: others leave it no
+// room then. Of one that is booked, see Free.
+func (r *Router) Forgo(requestID string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for stage := range DecodeStage + 1 {
+		k := r.key(requestID, stage)
+		if _, told := r.bids.take(k); told {
+			r.record(load.Change{Kind: load.Sought, Key: k})
+		}
+	}
 }
 
 // contention is a choice that others may make at the same moment.

@@ -233,7 +233,28 @@ func TestRoutersShareAQueue(t *testing.T) {
 		t.Error("the longer prompt waits for what is over")
 	}
 
-	// The other router's client has gone while it waited, and nobody says so.
+	// The other router's client goes while it waits.
+	m = meet(t, 2, 1)
+	m.at(t, 0, "ahead", Prompt{Local: numbers(1000, 5000)})
+	m.told()
+	m.at(t, 0, "waits", long)
+	m.at(t, 1, "gone", short)
+	m.told()
+	m.routers[0].Free("ahead")
+	m.routers[1].Forgo("gone")
+	m.told()
+	if n := len(m.routers[1].bids.open); n != 1 || m.routers[1].bids.open[0].Key.ID != "waits" {
+		t.Errorf("its own router keeps %d bids, of which one is another's", n)
+	}
+	if _, later := m.at(t, 0, "waits", long); later {
+		t.Error("a request waits for one whose client has gone")
+	}
+	m.told()
+	if m.routers[1].Forgo("gone"); len(m.words) != 0 {
+		t.Errorf("others are told %v of one that they were told of as gone", m.words)
+	}
+
+	// Nobody says so.
 	m = meet(t, 2, 1)
 	m.at(t, 0, "ahead", Prompt{Local: numbers(1000, 5000)})
 	m.told()

@@ -25,7 +25,7 @@ func (r *Router) Apply(c load.Change) bool {
 		return r.bookRemote(c, now)
 	case load.Sought:
 		if !r.table.Has(c.Key) { // else it was told late
-			r.bids.hear(c, r.times.speeds.prompt, now)
+			return r.bids.hear(c, r.times.speeds.prompt, now)
 		}
 	case load.Fetched:
 		return r.fetchedElsewhere(c)

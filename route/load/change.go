@@ -30,7 +30,7 @@ type Change struct {
 	Request Request       // Added only; of Sought the length of the prompt
 	Tokens  int           // Generated only: how many more
 	Weight  float64       // Filled only: see Table.OutputBlock
-	Ranks   []Want        // Sought only: those that suit it, the best first
+	Ranks   []Want        // Sought only: those that suit it, the best first; none: it is not sought any more
 	Held    bool          // Sought only: it waits for a rank to have less to do
 	Waited  time.Duration // Sought only: since it came
 }

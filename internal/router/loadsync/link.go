@@ -131,7 +131,7 @@ func (l *Link) tellRelief() {
 	}
 }
 
-// relief is the router's state, which notes that another router's word took load away.
+// relief is the router's state, which notes that another router's word took load away, or what load was to come.
 type relief struct {
 	*route.Router
 	any atomic.Bool
@@ -140,7 +140,7 @@ type relief struct {
 // Apply implements replica.State.
 func (r *relief) Apply(c load.Change) bool {
 	changed := r.Router.Apply(c)
-	if changed && (c.Kind == load.Prefilled || c.Kind == load.Freed) {
+	if changed && (c.Kind == load.Prefilled || c.Kind == load.Freed || c.Kind == load.Sought) {
 		r.any.Store(true)
 	}
 	return changed

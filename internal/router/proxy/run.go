@@ -157,6 +157,11 @@ func (p *Proxy) choose(ctx context.Context, q *call) (best route.Pair, err error
 	if p.queue.limit == 0 {
 		return p.chooseNow(ctx, q, hasty)
 	}
+	defer func() {
+		if err != nil {
+			q.m.Router.Forgo(q.id)
+		}
+	}()
 	// Who has just come takes no free worker from those who wait: it would be served
 	// before them for as long as there are always new ones.
 	others := p.queue.busy(q.m)

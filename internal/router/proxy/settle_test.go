@@ -119,6 +119,51 @@ func TestPutOffInTheQueue(t *testing.T) {
 	})
 }
 
+// journal is what a router tells others.
+type journal func(c load.Change)
+
+func (j journal) Record(c load.Change) { j(c) }
+
+// TestOthersHearOfWhoIsGone: a request that other routers know to wait is taken back when its client goes, and when it is
+// served no more.
+func TestOthersHearOfWhoIsGone(t *testing.T) {
+	for name, end := range map[string]func(l *lab, r *route.Router, cancel func()){
+		"its client has gone":         func(_ *lab, _ *route.Router, cancel func()) { cancel() },
+		"no worker is there any more": func(l *lab, r *route.Router, _ func()) { r.RemoveWorker(0); l.proxy.Relieved(r) },
+	} {
+		l := newLab(t, setup{engines: 1, fleet: func(c *fleet.Config) { c.Route.Mode = "auto" }, proxy: func(c *Config) { c.Queue = 10 }})
+		synctest.Test(t, func(t *testing.T) {
+			r := l.model().Router
+			r.SetDelay(20*time.Millisecond, 0)
+			r.Replace(2, func(func(load.Change) bool) {}) // there is another router
+			var last load.Change
+			r.SetJournal(journal(func(c load.Change) {
+				if c.Kind == load.Sought {
+					last = c
+				}
+			}))
+			defer r.SetJournal(nil)
+			if err := r.Reserve(route.Reservation{RequestID: "own", Rank: shard.RankID{Worker: 0}, PromptTokens: 1 << 20, NewTokens: 1 << 20}); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			ended := make(chan error, 1)
+			go func() {
+				_, err := l.proxy.choose(ctx, &call{m: l.model(), id: "waits", arrival: time.Now(), prompt: route.Prompt{Local: make([]uint64, 1000)}})
+				ended <- err
+			}()
+			if synctest.Wait(); !last.Held || len(last.Ranks) != 1 {
+				t.Fatalf("%s: others are told %+v of a request that waits", name, last)
+			}
+			end(l, r, cancel)
+			if err := <-ended; err == nil || last.Key.ID != "waits" || len(last.Ranks) != 0 {
+				t.Errorf("%s: it ends with %v, and the last that others hear is %+v", name, err, last)
+			}
+		})
+	}
+}
+
 // TestPairsAreHeardFirst: a request whose prompt would be computed by another router's prefill worker is put off likewise.
 func TestPairsAreHeardFirst(t *testing.T) {
 	l := pools(t, mockapi.TransferVLLM, nil, func(c *Config) { c.Queue = 10 })
