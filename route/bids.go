@@ -38,8 +38,8 @@ const (
 	// crowdMemory is how many own choices the others' crowd is a mean of, and maxMoments how many of
 	// these are remembered by their times.
 	crowdMemory, maxMoments = 64, 64
-	// crowdPrompts is how many usual prompts one request of another router counts in it at most: what it says may be wrong, and
-	// one long prompt is no crowd.
+	// crowdPrompts is how many usual prompts one request of another router counts at most, in it and where it is expected: what
+	// it says may be wrong, and one long prompt is no crowd.
 	crowdPrompts = 32
 )
 
@@ -325,6 +325,7 @@ func (r *Router) foresee(s *scratch, mine *contention, waiting int, now time.Tim
 		return
 	}
 	before := b.sort(&mine.bid)
+	plausible := func(tokens int) int { return min(max(tokens, 0), int(crowdPrompts*r.times.speeds.prompt)) }
 	prompt, own, aims := r.weigh.PromptTokens, r.weigh.aim, Options{}
 	var e estimate
 	foreseen := 0
@@ -337,7 +338,7 @@ func (r *Router) foresee(s *scratch, mine *contention, waiting int, now time.Tim
 		if o.Held && o.Key.Owner == b.id {
 			continue // which of those here comes first says the queue that they are in
 		}
-		r.weigh.PromptTokens = o.Request.PromptTokens
+		r.weigh.PromptTokens = plausible(o.Request.PromptTokens)
 		aims.Waited = o.Waited + now.Sub(o.made)
 		r.weigh.aim = aims.aim(r.weigh.Settings) // its model's: its own, if it has some, are not told
 		best, want, lowest, all := -1, 0, 0.0, true
@@ -349,8 +350,9 @@ func (r *Router) foresee(s *scratch, mine *contention, waiting int, now time.Tim
 				continue
 			}
 			c := *s.expected(j)
-			c.PrefillTokens += w.NewTokens - c.NewTokens
-			c.NewTokens, c.others = w.NewTokens, false
+			tokens := plausible(w.NewTokens)
+			c.PrefillTokens += tokens - c.NewTokens
+			c.NewTokens, c.others = tokens, false
 			r.times.estimate(&e, &r.weigh, &c, r.weigh.heldBy(&c))
 			if cost := r.times.total(&r.weigh, &c, &e); best < 0 || cost < lowest {
 				best, want, lowest, there = j, k, cost, c
@@ -379,7 +381,7 @@ func (r *Router) foresee(s *scratch, mine *contention, waiting int, now time.Tim
 		c.Prefilling++
 		c.Requests++
 		c.PrefillTokens += tokens
-		c.Context += o.Request.PromptTokens
+		c.Context += r.weigh.PromptTokens
 	}
 	r.weigh.PromptTokens, r.weigh.aim = prompt, own
 }

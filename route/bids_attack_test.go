@@ -236,3 +236,32 @@ func TestBidsHaveOneOrder(t *testing.T) {
 		t.Errorf("%d of them go where all have most cached", first)
 	}
 }
+
+// TestOneClaimIsPlausible: however large another router says that one request is which goes first, a rank counts as no busier by it
+// than by the largest that is plausible; what is below 0 makes it no idler.
+func TestOneClaimIsPlausible(t *testing.T) {
+	first := func(tokens int) time.Duration {
+		m := meet(t, 2, 1)
+		r := m.routers[0]
+		if err := r.SetWorker(Worker{ID: 1, Ranks: 1, Role: Prefill}); err != nil {
+			t.Fatal(err)
+		}
+		c := waiting(2, "claim", 24*time.Hour, tokens)
+		r.Apply(c)
+		a, err := r.BestWorker(t.Context(), Prompt{Local: numbers(1, 100)}, Options{RequestID: "own", Stage: PrefillStage, Patient: true, Settled: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a.Prefilling != 1 {
+			t.Fatalf("%d requests are expected before it", a.Prefilling)
+		}
+		return a.First
+	}
+	usual := int(newSpeeds().prompt)
+	if most, claimed := first(crowdPrompts*usual), first(load.MaxCount); claimed != most || most < time.Second {
+		t.Errorf("a first token is expected after %v beside a claim of all tokens that can be claimed, %v beside the largest prompt that is plausible", claimed, most)
+	}
+	if none, claimed := first(0), first(-load.MaxCount); claimed != none {
+		t.Errorf("a first token is expected after %v beside a claim of less than none, %v beside none", claimed, none)
+	}
+}
