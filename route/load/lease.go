@@ -58,20 +58,17 @@ func (t *Table) Expire(now time.Time, lease time.Duration, gone func(Key)) {
 }
 
 // Each calls f for every live booking of an owner with what Add needs to book
-// it again, until f returns false. The request's Blocks live until f returns.
+// it again, in the order in which they were made, until f returns false. The request's Blocks live until f returns.
 func (t *Table) Each(owner uint64, f func(k Key, rank shard.RankID, r Request) bool) {
 	var chain []uint64
-	for k, b := range t.live {
-		if k.Owner != owner {
-			continue
-		}
+	for _, b := range t.bookings(func(b *booking) bool { return b.key.Owner == owner }) {
 		chain = t.tree.Chain(chain[:0], b.end)
 		r := Request{
 			Blocks: chain, Private: b.private,
 			PromptTokens: b.prompt, NewTokens: b.newTokens, ExpectedOutput: b.expected,
 			Generated: b.generated, Decay: b.decay, Prefilled: !b.prefilling, Leased: b.leased,
 		}
-		if !f(k, t.slots[b.slot].rank, r) {
+		if !f(b.key, t.slots[b.slot].rank, r) {
 			return
 		}
 	}

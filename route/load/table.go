@@ -1,9 +1,11 @@
 package load
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/kvatlas/kvatlas/shard"
@@ -97,6 +99,7 @@ type Table struct {
 	cfg    Config
 	tree   tree
 	live   map[Key]*booking
+	made   uint64    // bookings, ever
 	parts  int       // of these, those with a stage
 	peak   int       // most live bookings since there were none
 	latest time.Time // that a booking was made or had its first token
@@ -130,6 +133,7 @@ type slot struct {
 
 type booking struct {
 	key        Key
+	serial     uint64 // of all that were made
 	slot       uint32
 	end        uint32 // the tree node at which its blocks end
 	prefilling bool
@@ -215,15 +219,24 @@ func (t *Table) DropOwner(owner uint64) {
 }
 
 func (t *Table) endAll(gone func(Key), which func(*booking) bool) {
-	for _, b := range t.live {
-		if which(b) {
-			t.end(b)
-			t.release(b.slot)
-			if gone != nil {
-				gone(b.key)
-			}
+	for _, b := range t.bookings(which) {
+		t.end(b)
+		t.release(b.slot)
+		if gone != nil {
+			gone(b.key)
 		}
 	}
+}
+
+// bookings returns those live ones in the order in which they were made, on which it depends who is next at a rank.
+func (t *Table) bookings(which func(*booking) bool) (list []*booking) {
+	for _, b := range t.live {
+		if which(b) {
+			list = append(list, b)
+		}
+	}
+	slices.SortFunc(list, func(x, y *booking) int { return cmp.Compare(x.serial, y.serial) })
+	return list
 }
 
 // release gives up a slot that nobody needs.
@@ -304,12 +317,13 @@ func (t *Table) Add(k Key, s uint32, r Request, now time.Time) error {
 		b = new(booking)
 	}
 	*b = booking{
-		key: k, slot: s,
+		key: k, serial: t.made, slot: s,
 		prompt: count(r.PromptTokens), newTokens: count(r.NewTokens),
 		private: count(r.Private), expected: count(r.ExpectedOutput),
 		prefilling: !r.Prefilled, leased: r.Leased,
 		decay: min(max(r.Decay, 0), 1), progress: now,
 	}
+	t.made++
 	sl := &t.slots[s]
 	sl.requests++
 	sl.prompts += b.prompt

@@ -191,7 +191,13 @@ func history(t *testing.T, cfg Config, seed uint64) {
 			switch rng.IntN(3) {
 			case 0:
 				rank := ranks[1+rng.IntN(len(ranks)-1)]
-				table.Drop(rank, nil)
+				before := -1
+				table.Drop(rank, func(k Key) {
+					if m.live[k].order < before {
+						t.Fatalf("step %d: %v ends after one that was added later", step, k)
+					}
+					before = m.live[k].order
+				})
 				for k, r := range m.live {
 					if r.rank == rank {
 						delete(m.live, k)
@@ -210,8 +216,14 @@ func history(t *testing.T, cfg Config, seed uint64) {
 	}
 	seen := 0
 	for owner := range uint64(2) {
+		before := -1
 		table.Each(owner, func(k Key, rank shard.RankID, r Request) bool {
 			want := m.live[k]
+			if want != nil && want.order < before {
+				t.Fatalf("Each gives %v after one that was added later", k)
+			} else if want != nil {
+				before = want.order
+			}
 			same := want != nil && want.rank == rank && want.Generated == r.Generated && want.Prefilled == r.Prefilled &&
 				want.NewTokens == r.NewTokens && want.PromptTokens == r.PromptTokens && want.ExpectedOutput == r.ExpectedOutput
 			if same && cfg.AssumeReuse {
