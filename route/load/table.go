@@ -57,7 +57,7 @@ type Request struct {
 	Generated int
 	Prefilled bool
 	// Decay is what its output blocks count less than 1, as OutputBlock last
-	// said.
+	// said; 0 if it has said nothing, and below 0 if they count whole.
 	Decay float64
 	// Leased bookings end when they make no progress for the time that is given
 	// to Expire.
@@ -89,6 +89,9 @@ const MaxCount = 1 << 28
 
 // count returns n as a booking may have it.
 func count(n int) int { return min(max(n, 0), MaxCount) }
+
+// whole is a Decay of blocks that count whole because the caller says so.
+const whole = -1
 
 // smallPeak is how much room, in bookings or runs of blocks, an idle table may
 // keep: renewing it each time would cost more than it frees.
@@ -145,7 +148,7 @@ type booking struct {
 	expected   int
 	outBlocks  int
 	output     int64   // units
-	decay      float64 // what its output blocks count less than 1, if the caller said so
+	decay      float64 // as Request.Decay
 	progress   time.Time
 	prev, next *booking
 	// Of the slot's bookings without a first token.
@@ -321,7 +324,7 @@ func (t *Table) Add(k Key, s uint32, r Request, now time.Time) error {
 		prompt: count(r.PromptTokens), newTokens: count(r.NewTokens),
 		private: count(r.Private), expected: count(r.ExpectedOutput),
 		prefilling: !r.Prefilled, leased: r.Leased,
-		decay: min(max(r.Decay, 0), 1), progress: now,
+		decay: min(max(r.Decay, whole), 1), progress: now,
 	}
 	t.made++
 	sl := &t.slots[s]
@@ -400,7 +403,9 @@ func (t *Table) OutputBlock(k Key, weight float64, now time.Time) (live bool) {
 		return false
 	}
 	if weight >= 0 && weight <= 1 {
-		b.decay = 1 - weight
+		if b.decay = 1 - weight; weight == 1 {
+			b.decay = whole
+		}
 	}
 	t.renew(b, now)
 	t.generate(b, t.cfg.BlockSize-(b.prompt+b.generated)%t.cfg.BlockSize)
@@ -419,8 +424,8 @@ func (t *Table) generate(b *booking, n int) {
 	b.outBlocks = (b.prompt+b.generated)/size - b.prompt/size
 	weight := 1.0
 	switch {
-	case b.decay > 0:
-		weight = 1 - b.decay
+	case b.decay != 0:
+		weight = 1 - max(b.decay, 0)
 	case t.cfg.OutputDecay && b.expected > 0:
 		weight = float64(max(b.expected-b.generated, 0)) / float64(b.expected)
 	}

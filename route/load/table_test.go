@@ -411,3 +411,32 @@ func TestTurn(t *testing.T) {
 		t.Fatal("a slot that there is not has a turn")
 	}
 }
+
+// TestOutputBlocksCountAsSaid: what the caller says that output blocks count holds, also that they count whole, and is told on.
+func TestOutputBlocksCountAsSaid(t *testing.T) {
+	now := time.Unix(0, 0)
+	cfg := Config{BlockSize: 16, TrackOutput: true, OutputDecay: true}
+	table := New(cfg)
+	s := table.Keep(shard.RankID{})
+	if err := table.Add(Key{}, s, Request{PromptTokens: 16, ExpectedOutput: 64}, now); err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range []struct{ said, counts float64 }{{-1, 0.75}, {1, 1}, {-1, 1}, {0.5, 0.5}, {1, 1}, {0, 0}} {
+		table.OutputBlock(Key{}, c.said, now)
+		want := c.counts * float64(i+1)
+		if got := table.Load(s).DecodeBlocks; got != want {
+			t.Errorf("%d output blocks, of which the last is said to count %v: %v, want %v", i+1, c.said, got, want)
+		}
+		table.Each(0, func(_ Key, rank shard.RankID, r Request) bool {
+			other := New(cfg)
+			o := other.Keep(rank)
+			if err := other.Add(Key{}, o, r, now); err != nil {
+				t.Fatal(err)
+			}
+			if got := other.Load(o).DecodeBlocks; got != want {
+				t.Errorf("%d output blocks count %v, and told on %v", i+1, want, got)
+			}
+			return true
+		})
+	}
+}
