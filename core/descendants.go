@@ -148,6 +148,7 @@ func (x *Radix) listRun(r *run, h Holder) {
 
 // appendRun puts r at the end of h's list of runs.
 func (x *Radix) appendRun(r *run, h Holder, hs *holderState) {
+	x.owed += runCost
 	if x.sweep.hs == nil && hs.runs.len() >= 2*hs.live+32 {
 		x.marks++
 		x.sweep = sweep{h: h, hs: hs, mark: x.marks, walk: -1}

@@ -201,7 +201,7 @@ func (x *Radix) Digest(space uint64, identity func(Holder) (worker uint64, dpRan
 			return true
 		})
 		r.body.Load().eachHeldLen(0, func(h Holder, held uint32) bool {
-			if x.exceptionOf(r, h) == nil {
+			if !x.Empty(h) && x.exceptionOf(r, h) == nil {
 				worker, rank := identity(h)
 				for p := uint32(0); p < held; p++ {
 					sum += DigestTerm(space, worker, rank, event.Device, 0, x.arena.at(r.block(p)), seq[p], 1)
@@ -210,6 +210,9 @@ func (x *Radix) Digest(space uint64, identity func(Holder) (worker uint64, dpRan
 			return true
 		})
 		for _, ex := range r.exceptions {
+			if x.Empty(ex.holder) {
+				continue
+			}
 			worker, rank := identity(ex.holder)
 			for t := range event.NumTiers {
 				x.eachHeld(ex, t, func(pos uint32, hash uint64, copies uint32) {

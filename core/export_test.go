@@ -397,3 +397,29 @@ func (a *arena) peek(b uint32) (uint64, bool) {
 	}
 	return a.at(b), true
 }
+
+// Rename gives each holder of the answer another number, or leaves it out.
+func (m *Matches) Rename(name func(h Holder) (Holder, bool)) {
+	found := make(map[Holder][event.NumTiers]uint32)
+	m.EachHolder(func(h Holder, depth [event.NumTiers]uint32) {
+		if h, ok := name(h); ok {
+			found[h] = depth
+		}
+	})
+	m.Reset()
+	for h, depth := range found {
+		*m.at(h), m.tiered = depth, true
+	}
+}
+
+// Blocks returns how many blocks' hashes the directory has, and those that lead to several.
+func (x *Radix) Blocks() int {
+	n := x.dir.count
+	for _, f := range x.dups.all() {
+		n += len(f.open)
+		if f.closed != nil {
+			n += len(f.closed.number.m)
+		}
+	}
+	return n
+}

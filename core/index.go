@@ -157,6 +157,19 @@ type Index interface {
 	Dump(h Holder, f func(ev *event.Event, copies []uint32) bool)
 }
 
+// Clearer is an Index that takes what a holder has apart in steps: its writer waits for no more than one of them,
+// however much that is.
+type Clearer interface {
+	// ClearSome takes what h has, on any tier, apart for as long as about so many blocks take, and reports whether
+	// something is left. From the first call on h is empty to the other methods, and nothing is stored under its
+	// number until nothing is left; but Find may still name it, and so do cuts: it is the caller who knows that it
+	// is nobody's.
+	ClearSome(h Holder, amount int) (left bool)
+	// Owed returns as which amount for ClearSome that counts which has come to be held since the last call: who
+	// clears as much never has more to be cleared than there was to begin with.
+	Owed() int
+}
+
 // Prefetcher is an Index that can be told which event comes after the one that
 // is about to be applied, so that its memory is on the way meanwhile. Telling
 // it changes nothing else, and need not be true.

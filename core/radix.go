@@ -58,6 +58,7 @@ type Radix struct {
 	pendingMerges []uint32          // runs that may be merged when the present write is done
 	sweep         sweep             // under way
 	marks         uint32
+	owed          int // since Owed was last asked
 	steps         int // taken in what could take many for one event: tests count them
 
 	cut   *Cut             // under way, or nil
@@ -74,6 +75,8 @@ type holderState struct {
 	held  [event.NumTiers]int
 	tails [4]tail // where stores ended: often the next one's parent
 	turn  uint8
+
+	leaving bool // it is cleared, and counts no more; see ClearSome
 
 	last, lastPos uint32 // run and position where the last removal ended
 
@@ -120,7 +123,10 @@ func (x *Radix) state(h Holder) *holderState {
 }
 
 // Empty implements Index.
-func (x *Radix) Empty(h Holder) bool { return x.state(h) == nil }
+func (x *Radix) Empty(h Holder) bool {
+	hs := x.state(h)
+	return hs == nil || hs.leaving
+}
 
 // holder is state for a holder that is about to have something.
 func (x *Radix) holder(h Holder) *holderState {

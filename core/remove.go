@@ -1,10 +1,6 @@
 package core
 
-import (
-	"math"
-
-	"github.com/kvatlas/kvatlas/event"
-)
+import "github.com/kvatlas/kvatlas/event"
 
 // removal is the state of one Remove call: a stretch of neighbouring blocks of
 // one run is gathered and then dropped with one change of coverage.
@@ -276,66 +272,4 @@ func (l *layer) drop(tier int, lo, hi uint32) (less bool) {
 		l.copies.drop(copyKey(tier, p))
 	}
 	return less || l.held[tier] == nil
-}
-
-// Clear implements Index.
-func (x *Radix) Clear(h Holder, tier event.Tier, allTiers bool) Outcome {
-	if tier >= event.NumTiers || x.Empty(h) {
-		return Outcome{}
-	}
-	s := store{Radix: x, h: h, hs: x.holders[h]}
-	for _, id := range s.hs.runs.copied() {
-		for t := 0; t < event.NumTiers; t++ {
-			r := x.run(id)
-			if r == nil || !allTiers && t != int(tier) {
-				continue
-			}
-			s.tier = t
-			s.clearRun(r)
-		}
-	}
-	if tier == event.Device || allTiers {
-		x.mem.Holders -= s.hs.inferred.bytes(8)
-		s.hs.inferred = thinMap[struct{}]{}
-	}
-	if allTiers {
-		s.hs.tails = [4]tail{}
-	}
-	x.mergePending()
-	x.releaseHolder(h)
-	return s.out
-}
-
-// clearRun drops all that the holder has in r on one tier, whole bitmaps at a time.
-func (s *store) clearRun(r *run) {
-	s.preserve(r)
-	ex := s.exceptionOf(r, s.h)
-	if ex == nil {
-		if held := r.body.Load().heldLen(0, s.h); held > 0 && s.tier == 0 {
-			s.drop(r, spot{}, 0, held)
-		}
-		return
-	}
-	n := ex.clearPile(s.tier)
-	for i := range ex.layers {
-		l := &ex.layers[i]
-		n += l.nHeld[s.tier]
-		l.nHeld[s.tier], l.held[s.tier] = 0, nil
-		for k := range l.copies.m {
-			if int(k>>32) == s.tier {
-				l.copies.drop(k)
-			}
-		}
-	}
-	s.recomputeBytes(ex)
-	if n == 0 {
-		return
-	}
-	s.out.Removed += n
-	s.hs.held[s.tier] -= n
-	s.total -= n
-	s.earn(n)
-	s.recomputeCoverage(ex, 0, math.MaxUint32)
-	s.releasePresence(r, s.h, true)
-	s.shrink(r)
 }

@@ -410,5 +410,6 @@ func (s *store) count(n int) {
 	s.out.Stored += n
 	s.hs.held[s.tier] += n
 	s.total += n
+	s.owed += n
 	s.earn(n)
 }
