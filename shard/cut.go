@@ -68,14 +68,14 @@ func (s *Space) BeginCut(ctx context.Context, emit func(shard int, p *core.Piece
 	err := s.submit(ctx, func(t *task) {
 		for _, ranks := range s.table.byWorker {
 			for _, m := range ranks {
-				c.ranks = append(c.ranks, CutRank{m.id, m.holder})
+				c.ranks = append(c.ranks, CutRank{m.id, m.holder.Load()})
 			}
 		}
 		grouped := s.table.grouped()
 		t.inspect = func(o *owner) {
 			for _, m := range grouped {
 				if table := o.groupsHere(m); table != nil && !table.Partial() {
-					c.groups[o.number] = append(c.groups[o.number], CutGroups{m.holder, copyGroups(table, m.id.DPRank)})
+					c.groups[o.number] = append(c.groups[o.number], CutGroups{o.holder(m), copyGroups(table, m.id.DPRank)})
 				}
 			}
 			c.parts[o.number] = o.index.(cutter).BeginCut(func(p *core.Piece) { emit(o.number, p) })

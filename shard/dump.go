@@ -43,10 +43,10 @@ func (s *Space) BeginDump(ctx context.Context, id RankID) (wait func() []Dumped,
 			if table := o.groupsHere(m); table != nil {
 				groups = copyGroups(table, id.DPRank) // before the rest: see Replacement.Add
 			}
-			if int(m.holder) >= len(o.members) || o.members[m.holder] != m {
+			if int(o.holder(m)) >= len(o.members) || o.members[o.holder(m)] != m {
 				return // it has stored nothing in this shard
 			}
-			o.index.Dump(m.holder, func(ev *event.Event, copies []uint32) bool {
+			o.index.Dump(o.holder(m), func(ev *event.Event, copies []uint32) bool {
 				d := Dumped{*ev, slices.Clone(copies)}
 				d.Event.DPRank = id.DPRank
 				d.Event.Engine, d.Event.Local = slices.Clone(ev.Engine), slices.Clone(ev.Local)

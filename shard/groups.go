@@ -310,7 +310,8 @@ type groupedFind struct {
 
 type memberDepth struct {
 	Member
-	depth [event.NumTiers]uint32
+	holder core.Holder // its number when the lookup began
+	depth  [event.NumTiers]uint32
 }
 
 // regroup turns what full attention holds of the prompt into what can be reused of it.
@@ -336,7 +337,7 @@ func (s *Space) regroup(local []uint64, r *Result) {
 		depth, exact := s.reusable(m.m, g.places, tokens, depth)
 		g.estimated = g.estimated || !exact
 		if depth[event.NumTiers-1] > 0 {
-			g.found = append(g.found, memberDepth{m, depth})
+			g.found = append(g.found, memberDepth{m, h, depth})
 		}
 	})
 }

@@ -2,6 +2,7 @@ package shard
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -79,9 +80,9 @@ func TestHashOnlyStoresUnderAFalseScheme(t *testing.T) {
 	for _, shards := range []int{1, 2, 3, 8} {
 		for _, g := range short() {
 			for _, seed := range coretest.Seeds(2) {
-				sp := openSpace(t, Config{Shards: shards, EngineScheme: func(event.Space, uint64) string { return "sha" }})
+				sp := openSpace(t, Config{Shards: shards, EngineScheme: func(event.Space, uint64) string { return "sha" }, clears: clears{from: math.MaxInt}})
 				o := core.NewOracle()
-				for _, h := range []core.Holder{0, 1, 2, 63, 64, 65, 127, 300} { // they get numbers in the oracle's order
+				for _, h := range []core.Holder{0, 1, 2, 63, 64, 65, 127, 300} { // they get numbers in the oracle's order, and keep them
 					apply(t, sp, batchOf([]coretest.Op{{Holder: h, Event: event.Event{Kind: event.Stored, Engine: []uint64{1 << 60}}}}))
 				}
 				prompts := coretest.NewPrompts(rand.New(rand.NewPCG(seed, 42)))

@@ -70,7 +70,7 @@ func (s *Space) BeginLoad(ranks []RankID, sections, blocks int) (*Load, error) {
 	for _, id := range ranks {
 		if seen[id] {
 			for _, m := range l.members {
-				s.table.release(m)
+				s.table.release(m.holder.Load())
 			}
 			return nil, fmt.Errorf("loading a snapshot that names worker %d, rank %d twice", id.Worker, id.DPRank)
 		}
@@ -131,7 +131,7 @@ func (l *Load) hide(o *owner) {
 		o.hidden = make(map[core.Holder]struct{})
 	}
 	for _, m := range l.members {
-		o.hidden[m.holder] = struct{}{}
+		o.hidden[o.holder(m)] = struct{}{}
 	}
 }
 
@@ -267,7 +267,7 @@ func (l *Load) Commit(ctx context.Context) error {
 		}
 		t.inspect = func(o *owner) {
 			for _, m := range l.members {
-				delete(o.hidden, m.holder)
+				delete(o.hidden, o.holder(m))
 				o.assignHolder(m)
 				o.publish(m)
 				if g := m.groups.Load(); g != nil && g.home == o.number {
@@ -318,8 +318,8 @@ func (l *Load) failed() error {
 // owners last said.
 func (s *Space) Held() (held [event.NumTiers]int) {
 	s.EachMember(func(m Member) {
-		for j := range m.m.held {
-			held[j%event.NumTiers] += int(m.m.held[j].Load())
+		for t, n := range m.Stat().Held {
+			held[t] += n
 		}
 	})
 	return held

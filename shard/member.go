@@ -16,9 +16,9 @@ func (m Member) ID() RankID { return m.m.id }
 func (m Member) Present() bool { return m.m != nil && !m.m.removed.Load() && !m.m.replaced.Load() }
 
 // Number returns a small number that no other present rank of the space has,
-// for use as an index into a table. After the rank is removed or replaced
-// another one may get it, so a table keeps the Member too and compares.
-func (m Member) Number() int { return int(m.m.holder) }
+// for use as an index into a table. After the rank is removed or replaced, or has got another number as it was
+// cleared, another one may get it, so a table keeps the Member too and compares.
+func (m Member) Number() int { return int(m.m.holder.Load()) }
 
 // Held returns how many blocks the rank holds, over all tiers: a count that
 // the owners publish after each batch.
@@ -32,9 +32,9 @@ type Losses struct {
 
 // Losses returns what the index has been told that the rank let go of.
 func (m Member) Losses() (l Losses) {
-	for i := range m.m.lost {
-		l.Blocks += m.m.lost[i].Load()
-		l.Published = max(l.Published, m.m.lostAt[i].Load())
+	for i := range m.m.parts {
+		l.Blocks += m.m.parts[i].lost.Load()
+		l.Published = max(l.Published, m.m.parts[i].lostAt.Load())
 	}
 	return l
 }

@@ -2,6 +2,7 @@ package shard
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -30,25 +31,18 @@ func (id RankID) Pool() bool { return id.DPRank == event.PoolRank }
 // member is the identity of a holder number, from the first block stored for a
 // RankID until the rank is removed.
 type member struct {
-	id     RankID
-	holder core.Holder
+	id RankID
+	// holder is its number, for readers; owners have their own (part). Space.mu guards writing.
+	holder atomic.Uint32
 	since  uint64 // the table's version that brought it
 	// removed says that lookups are to stop crediting it, in every slots array.
 	removed atomic.Bool
 	// replaced says that another one is shown in its place.
 	replaced atomic.Bool
-	// heldAll is the sum of held, which a choice asks of every rank.
+	// heldAll is the sum of what its parts hold, which a choice asks of every rank.
 	heldAll atomic.Int64
 
-	// held is how many blocks each shard holds for the rank: NumTiers counts a
-	// shard. The shard's owner publishes them after each batch.
-	held []atomic.Int64
-	// inferred is how many of them are inferred, by shard.
-	inferred []atomic.Int64
-	// lost is how many blocks its events have taken from it, by shard, and lostAt when
-	// the last batch that did was published. The shard's owner writes them.
-	lost   []atomic.Uint64
-	lostAt []atomic.Int64
+	parts []part // by shard
 
 	// reached says which shards have, or had, blocks of it: no other one has a part
 	// in its events. Space.mu guards it. It stands behind what every choice reads of
@@ -56,6 +50,10 @@ type member struct {
 	reached []bool
 	// groups is set once the rank is known to have cache groups.
 	groups atomic.Pointer[grouped]
+	// stored is how many blocks its number may have at most, as far as batches were given to the shards, and tiers
+	// where, a bit for each. Space.mu guards them.
+	stored int
+	tiers  uint8
 	// pools are those that its worker names; nil: none.
 	pools atomic.Pointer[workerPools]
 	// loaded says that it comes from a snapshot, which does not tell what its groups hold, or
@@ -63,6 +61,18 @@ type member struct {
 	// Space.mu guards it.
 	loaded bool
 }
+
+// part is what one shard says of a rank: its owner writes it. It is one line of the cache.
+type part struct {
+	holder   core.Holder                  // what the rank is called here, in the order of tasks; the owner's alone
+	held     [event.NumTiers]atomic.Int64 // how many blocks there are, published after each batch
+	inferred atomic.Int64                 // how many of them are inferred
+	lost     atomic.Uint64                // how many blocks the rank's events have taken from it
+	lostAt   atomic.Int64                 // when the last batch that did was published
+}
+
+// holder returns what this shard calls the rank.
+func (o *owner) holder(m *member) core.Holder { return m.parts[o.number].holder }
 
 // reachAll notes that any shard may have blocks of the rank.
 func (m *member) reachAll() {
@@ -82,7 +92,8 @@ func (m *member) reachAll() {
 // in which the old number is free: a reader believes the array that it noted
 // before its lookup. The old number's blocks go only after swaps has moved, so
 // a reader that finds swaps unmoved after its lookup has seen all of the state
-// that its array stands for; otherwise it looks again.
+// that its array stands for; otherwise it looks again. A rank that is cleared of more
+// than can be taken apart at once gets another number in the same way, and stays the same member.
 //
 // Writers hold Space.mu. Readers take no lock.
 type table struct {
@@ -122,6 +133,7 @@ func (t *table) find(id RankID) *member { return t.byWorker[id.Worker][id.DPRank
 // add gives id, which has none, a number.
 func (t *table) add(id RankID, shards int) *member {
 	m := t.hidden(id, shards)
+	m.stored, m.tiers = 0, 0
 	t.show(m)
 	return m
 }
@@ -134,11 +146,8 @@ func (t *table) swap(m *member) *member {
 		t.show(m)
 		return nil
 	}
-	slots := grow(*t.slots.Load(), int(m.holder))
-	slots[old.holder].Store(nil)
 	m.since = old.since // to a reader it is the same rank
-	slots[m.holder].Store(m)
-	t.slots.Store(&slots)
+	t.moveTo(m, old.holder.Load(), m.holder.Load())
 	old.replaced.Store(true)
 	t.byWorker[m.id.Worker][m.id.DPRank] = m
 	if m.id.Pool() {
@@ -146,6 +155,23 @@ func (t *table) swap(m *member) *member {
 	}
 	t.swaps.Add(1)
 	return old
+}
+
+// moveTo has readers find the rank under one number in the place of another. The caller adds to swaps.
+func (t *table) moveTo(m *member, from, to core.Holder) {
+	slots := grow(*t.slots.Load(), int(to))
+	slots[from].Store(nil)
+	slots[to].Store(m)
+	t.slots.Store(&slots)
+}
+
+// renumber gives the rank another number, under which nobody has anything: to readers it is empty at once.
+func (t *table) renumber(m *member) (from, to core.Holder) {
+	from, to = m.holder.Load(), t.number()
+	t.moveTo(m, from, to)
+	m.holder.Store(to)
+	t.swaps.Add(1)
+	return from, to
 }
 
 // grow returns a copy of the slots with room for number n.
@@ -164,28 +190,37 @@ func grow(slots []atomic.Pointer[member], n int) []atomic.Pointer[member] {
 // hidden gives id a number that no reader finds yet.
 func (t *table) hidden(id RankID, shards int) *member {
 	m := &member{
-		id: id, reached: make([]bool, shards), held: make([]atomic.Int64, shards*event.NumTiers), inferred: make([]atomic.Int64, shards),
-		lost: make([]atomic.Uint64, shards), lostAt: make([]atomic.Int64, shards),
+		id: id, reached: make([]bool, shards), parts: make([]part, shards),
+		stored: math.MaxInt, tiers: 1<<event.NumTiers - 1, // others than batches may bring what it has
 	}
 	if w := t.pools[id.Worker]; w != nil && !id.Pool() {
 		m.pools.Store(w)
 	}
-	if n := len(t.free); n > 0 {
-		m.holder = t.free[n-1]
-		t.free = t.free[:n-1]
-	} else {
-		m.holder = t.next
-		t.next++
+	h := t.number()
+	m.holder.Store(h)
+	for i := range m.parts {
+		m.parts[i].holder = h
 	}
 	return m
+}
+
+// number returns one that nobody has.
+func (t *table) number() (h core.Holder) {
+	if n := len(t.free); n > 0 {
+		h, t.free = t.free[n-1], t.free[:n-1]
+		return h
+	}
+	t.next++
+	return t.next - 1
 }
 
 // show lets readers find the rank.
 func (t *table) show(m *member) {
 	m.since = t.version.Load() + 1
 	slots := *t.slots.Load()
-	if int(m.holder) >= len(slots) {
-		slots = grow(slots, int(m.holder))
+	h := int(m.holder.Load())
+	if h >= len(slots) {
+		slots = grow(slots, h)
 		t.slots.Store(&slots)
 	}
 	// The slot before the version: a reader that notes the new version finds
@@ -194,7 +229,7 @@ func (t *table) show(m *member) {
 	if m.id.Pool() {
 		t.isPool(m.id, m)
 	}
-	slots[m.holder].Store(m)
+	slots[h].Store(m)
 	t.version.Store(m.since)
 
 	if t.byWorker[m.id.Worker] == nil {
@@ -207,7 +242,7 @@ func (t *table) show(m *member) {
 // remove ends the identity at once. The number stays taken until release.
 func (t *table) remove(m *member) {
 	m.removed.Store(true)
-	(*t.slots.Load())[m.holder].Store(nil)
+	(*t.slots.Load())[m.holder.Load()].Store(nil)
 	ranks := t.byWorker[m.id.Worker]
 	delete(ranks, m.id.DPRank)
 	if m.id.Pool() {
@@ -219,9 +254,8 @@ func (t *table) remove(m *member) {
 	t.count.Add(-1)
 }
 
-// release makes the number of a rank that is removed, replaced or was never
-// shown free. No shard may hold a block of it.
-func (t *table) release(m *member) { t.free = append(t.free, m.holder) }
+// release makes a number free that no reader finds a rank under. No shard may hold a block of it.
+func (t *table) release(h core.Holder) { t.free = append(t.free, h) }
 
 // renew makes a table new again of which every number is free.
 func (t *table) renew() {
@@ -244,11 +278,12 @@ type RankStat struct {
 // Stat returns what the rank holds: counts that the owners publish after each batch.
 func (m Member) Stat() RankStat {
 	st := RankStat{RankID: m.m.id}
-	for j := range m.m.held {
-		st.Held[j%event.NumTiers] += int(m.m.held[j].Load())
-	}
-	for j := range m.m.inferred {
-		st.Inferred += int(m.m.inferred[j].Load())
+	for i := range m.m.parts {
+		p := &m.m.parts[i]
+		for t := range p.held {
+			st.Held[t] += int(p.held[t].Load())
+		}
+		st.Inferred += int(p.inferred.Load())
 	}
 	return st
 }

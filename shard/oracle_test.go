@@ -20,6 +20,9 @@ var testSpace = event.Space{Model: "m", BlockSize: 16}
 // openSpace returns a space of a Set that the test closes.
 func openSpace(t testing.TB, cfg Config) *Space {
 	t.Helper()
+	if cfg.clears == (clears{}) { // what is cleared is there for long, under a number that is nobody's
+		cfg.clears = clears{from: 3, step: 40, paid: 40, busy: true}
+	}
 	set := New(cfg)
 	t.Cleanup(set.Close)
 	sp, err := set.Open(testSpace)
@@ -128,7 +131,7 @@ func shardsThatKnow(sp *Space, h core.Holder, engine uint64) (n int) {
 		return 0
 	}
 	for _, o := range sp.shards {
-		if o.index.Knows(m.holder, engine) {
+		if o.index.Knows(o.holder(m), engine) {
 			n++
 		}
 	}

@@ -26,6 +26,7 @@ type owner struct {
 
 	members []*member                // by holder number: who had blocks here under it last, in this shard's order
 	hidden  map[core.Holder]struct{} // numbers of replacements that are not committed
+	leaving []*leaving               // what is left of them is taken apart between tasks, the first one first
 	votes   []parentVote             // scratch of storeHashOnly
 
 	account account
@@ -33,7 +34,11 @@ type owner struct {
 }
 
 func (o *owner) run() {
-	for t := range o.queue {
+	for {
+		t, open := o.next()
+		if !open {
+			return
+		}
 		o.serve(t)
 	}
 }
@@ -50,16 +55,18 @@ func (o *owner) serve(t *task) {
 		t.inspect(o)
 	default:
 		if t.reveal != nil {
-			delete(o.hidden, t.reveal.holder)
+			delete(o.hidden, o.holder(t.reveal))
 			o.assignHolder(t.reveal)
 			o.giveTo(t.takers, t.reveal)
 		}
-		for _, m := range t.members {
-			o.index.Clear(m.holder, 0, true)
-			delete(o.hidden, m.holder)
+		for i, m := range t.members {
+			o.leaves(t.leaving[i])
 			o.dropGroups(m)
 			o.publish(m)
 		}
+	}
+	if len(o.leaving) > 0 {
+		o.clearPaid()
 	}
 	if changed || o.account.claimed {
 		o.recomputeMemory()
@@ -101,7 +108,7 @@ func (o *owner) apply(t *task) (changed bool) {
 			continue
 		}
 		asked := out.UnknownParent
-		had := !o.index.Empty(m.holder)
+		had := !o.index.Empty(o.holder(m))
 		if had || o.begins(ev) {
 			o.prefetchAfter(t, i)
 		}
@@ -113,7 +120,7 @@ func (o *owner) apply(t *task) (changed bool) {
 				out.UnknownParent = asked
 			}
 		case event.Removed:
-			part := o.index.Remove(m.holder, ev, t.countCopies(i))
+			part := o.index.Remove(o.holder(m), ev, t.countCopies(i))
 			part.Unknown = o.share(t, part.Unknown, len(ev.Engine))
 			if t.ofPool(i) {
 				part.Unknown = 0 // others may have said so before, or it is of another age
@@ -122,11 +129,11 @@ func (o *owner) apply(t *task) (changed bool) {
 			o.lose(m, part.Removed, t.batch.Published)
 		case event.Cleared:
 			o.leave(t, i)
-			part := o.index.Clear(m.holder, ev.Tier, ev.AllTiers)
+			part := o.clear(t, i)
 			out.Add(part)
 			o.lose(m, part.Removed, t.batch.Published)
 		}
-		if m != last && (had || !o.index.Empty(m.holder)) {
+		if m != last && (had || !o.index.Empty(o.holder(m))) {
 			o.publish(last)
 			o.assignHolder(m)
 			last = m
@@ -151,8 +158,9 @@ func (o *owner) lose(m *member, blocks int, published int64) {
 	if published == 0 {
 		published = math.MaxInt64
 	}
-	m.lostAt[o.number].Store(published)
-	m.lost[o.number].Add(uint64(blocks))
+	p := &m.parts[o.number]
+	p.lostAt.Store(published)
+	p.lost.Add(uint64(blocks))
 }
 
 // begins reports whether the event stores a chain that begins in this shard.
@@ -168,7 +176,7 @@ func (o *owner) prefetchAfter(t *task, i int) {
 	}
 	for i++; i < len(t.batch.Events); i++ {
 		ev, m := &t.batch.Events[i], t.members[i]
-		if m != nil && (!o.index.Empty(m.holder) || o.begins(ev)) {
+		if m != nil && (!o.index.Empty(o.holder(m)) || o.begins(ev)) {
 			o.prefetch(ev)
 			return
 		}
@@ -199,7 +207,8 @@ func (o *owner) share(t *task, missing, blocks int) int {
 // store does this shard's part of a Stored event: all of it if the chain is
 // here, and else it forgets the hashes that now belong to another shard.
 func (o *owner) store(t *task, i int, out *core.Outcome) {
-	ev, h := &t.batch.Events[i], t.members[i].holder
+	o.makeRoom(len(t.batch.Events[i].Engine))
+	ev, h := &t.batch.Events[i], o.holder(t.members[i])
 	countCopies := t.countCopies(i)
 	if len(t.to) == 1 {
 		if ev.Incomplete && len(ev.Local) > 0 && ev.HasParent && !o.index.Knows(h, ev.Parent) {
@@ -276,7 +285,7 @@ func (o *owner) store(t *task, i int, out *core.Outcome) {
 // All shards say what they know of each block; one that may have to store waits
 // until all have voted (it ends: see store).
 func (o *owner) storeHashOnly(t *task, i int) core.Outcome {
-	ev, h := &t.batch.Events[i], t.members[i].holder
+	ev, h := &t.batch.Events[i], o.holder(t.members[i])
 	o.votes = o.votes[:0]
 	offers := false
 	for j, e := range ev.Engine {
@@ -334,10 +343,11 @@ func (o *owner) knower(scheme string, hash uint64) parentVote {
 
 // assignHolder notes who has the number from here on.
 func (o *owner) assignHolder(m *member) {
-	if int(m.holder) >= len(o.members) {
-		o.members = append(o.members, make([]*member, int(m.holder)+1-len(o.members))...)
+	h := int(o.holder(m))
+	if h >= len(o.members) {
+		o.members = append(o.members, make([]*member, h+1-len(o.members))...)
 	}
-	o.members[m.holder] = m
+	o.members[h] = m
 }
 
 // publish makes the rank's counts in this shard readable for others.
@@ -345,11 +355,11 @@ func (o *owner) publish(m *member) {
 	if m == nil {
 		return
 	}
-	more := int64(0)
-	for t := range event.NumTiers {
-		n := int64(o.index.Held(m.holder, event.Tier(t)))
-		more += n - m.held[o.number*event.NumTiers+t].Swap(n)
+	p, more := &m.parts[o.number], int64(0)
+	for t := range p.held {
+		n := int64(o.index.Held(p.holder, event.Tier(t)))
+		more += n - p.held[t].Swap(n)
 	}
 	m.heldAll.Add(more)
-	m.inferred[o.number].Store(int64(o.index.Inferred(m.holder)))
+	p.inferred.Store(int64(o.index.Inferred(p.holder)))
 }

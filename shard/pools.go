@@ -327,10 +327,10 @@ func (o *owner) announcer(t *task, i int, hash uint64) (vote parentVote, knows b
 		return parentUnknown, false
 	}
 	m := t.pooled[i].announcer
-	if m == nil || !o.index.Knows(m.holder, hash) {
+	if m == nil || !o.index.Knows(o.holder(m), hash) {
 		return parentUnknown, false
 	}
-	return parentOf(m.holder, true), true
+	return parentOf(o.holder(m), true), true
 }
 
 // leave notes that all of a pool's blocks leave it by event i, if it is about one.
@@ -343,7 +343,7 @@ func (o *owner) leave(t *task, i int) {
 
 // has returns the blocks that are here of a pool, on any of its tiers.
 func (o *owner) has(m *member) (hashes []uint64) {
-	o.index.Dump(m.holder, func(ev *event.Event, copies []uint32) bool {
+	o.index.Dump(o.holder(m), func(ev *event.Event, copies []uint32) bool {
 		for j, e := range ev.Engine {
 			if copies[j] > 0 {
 				hashes = append(hashes, e)
@@ -358,7 +358,7 @@ func (o *owner) has(m *member) (hashes []uint64) {
 func (o *owner) takeOut(m *member, hashes []uint64) {
 	ev := event.Event{Kind: event.Removed, Engine: hashes}
 	for ; ev.Tier < event.NumTiers; ev.Tier++ {
-		o.index.Remove(m.holder, &ev, false)
+		o.index.Remove(o.holder(m), &ev, false)
 	}
 }
 
@@ -381,11 +381,11 @@ func (k *takers) gives(p int, list []uint64) []uint64 {
 
 // giveTo gives the pools, if there are some, what the index has of the member on their tiers.
 func (o *owner) giveTo(k *takers, m *member) {
-	if k == nil || o.index.Empty(m.holder) {
+	if k == nil || o.index.Empty(o.holder(m)) {
 		return
 	}
 	var hashes [event.NumTiers][]uint64
-	o.index.Dump(m.holder, func(ev *event.Event, copies []uint32) bool {
+	o.index.Dump(o.holder(m), func(ev *event.Event, copies []uint32) bool {
 		for j, e := range ev.Engine {
 			if k.of[ev.Tier] > 0 && copies[j] > 0 {
 				hashes[ev.Tier] = append(hashes[ev.Tier], e)
@@ -400,11 +400,11 @@ func (o *owner) giveTo(k *takers, m *member) {
 		list = k.gives(k.of[t]-1, list)
 		if p := k.members[k.of[t]-1]; p != nil && len(list) > 0 {
 			ev := event.Event{Kind: event.Stored, Tier: k.tiers[k.of[t]-1], Engine: list}
-			core.StoreHashOnly(o.index, p.holder, &ev, false, func(int) (core.Holder, bool) { return m.holder, true })
+			core.StoreHashOnly(o.index, o.holder(p), &ev, false, func(int) (core.Holder, bool) { return o.holder(m), true })
 			o.assignHolder(p)
 			o.publish(p)
 		}
-		o.index.Clear(m.holder, event.Tier(t), false)
+		o.index.Clear(o.holder(m), event.Tier(t), false)
 	}
 	o.publish(m)
 }

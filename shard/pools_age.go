@@ -97,7 +97,7 @@ func (s *Space) AgePools(ctx context.Context, now time.Time) error {
 		t.inspect = func(o *owner) {
 			for m, tiers := range gone {
 				for _, tier := range tiers {
-					o.index.Clear(m.holder, tier, false)
+					o.index.Clear(o.holder(m), tier, false)
 				}
 				o.publish(m)
 			}

@@ -252,7 +252,7 @@ func (k *takers) settleIn() {
 func (o *owner) settle(k *takers) {
 	for i := range k.early {
 		m, x := k.members[i], &k.early[i]
-		if m == nil || o.index.Empty(m.holder) {
+		if m == nil || o.index.Empty(o.holder(m)) {
 			continue
 		}
 		var gone []uint64
@@ -280,16 +280,16 @@ func (o *owner) settle(k *takers) {
 func (o *owner) settleThere(k *takers) {
 	for i := range k.early {
 		m := k.members[i]
-		if m == nil || o.index.Empty(m.holder) {
+		if m == nil || o.index.Empty(o.holder(m)) {
 			continue
 		}
 		ev := event.Event{Kind: event.Stored, Tier: k.tiers[i]}
 		for e, f := range k.early[i].of {
-			if f.there && f.worker && o.index.Knows(m.holder, e) {
+			if f.there && f.worker && o.index.Knows(o.holder(m), e) {
 				ev.Engine = append(ev.Engine, e)
 			}
 		}
-		core.StoreHashOnly(o.index, m.holder, &ev, false, func(int) (core.Holder, bool) { return 0, false })
+		core.StoreHashOnly(o.index, o.holder(m), &ev, false, func(int) (core.Holder, bool) { return 0, false })
 		o.publish(m)
 	}
 }

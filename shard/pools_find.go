@@ -23,8 +23,12 @@ type pooledFind struct {
 
 // depth returns how deep the lookup has found the pool.
 func (x *pooledFind) depth(p *namedPool, version uint64) uint32 {
-	if m := p.member.Load(); m != nil && !p.hidden.Load() && m.since <= version && int(m.holder) < len(x.deep) {
-		return x.deep[m.holder]
+	m := p.member.Load()
+	if m == nil || p.hidden.Load() || m.since > version {
+		return 0
+	}
+	if h := int(m.holder.Load()); h < len(x.deep) {
+		return x.deep[h]
 	}
 	return 0
 }
@@ -37,7 +41,7 @@ func (s *Space) extend(r *Result) {
 		r.grouped.found = r.grouped.found[:0]
 		r.matches.EachHolder(func(h core.Holder, depth [event.NumTiers]uint32) {
 			if m, ok := r.memberOf(slots, h); ok {
-				r.grouped.found = append(r.grouped.found, memberDepth{m, depth})
+				r.grouped.found = append(r.grouped.found, memberDepth{m, h, depth})
 			}
 		})
 	}
@@ -47,11 +51,11 @@ func (s *Space) extend(r *Result) {
 	own := r.grouped.found[:0]
 	for _, f := range r.grouped.found {
 		if f.m.id.Pool() {
-			x.deep[f.m.holder] = f.depth[event.External]
+			x.deep[f.holder] = f.depth[event.External]
 			continue
 		}
 		own = append(own, f)
-		x.at[f.m.holder] = int32(len(own))
+		x.at[f.holder] = int32(len(own))
 	}
 	x.named = x.named[:0]
 	some := false
@@ -76,7 +80,7 @@ func (s *Space) extend(r *Result) {
 		switch at := x.at[h]; {
 		case most == 0:
 		case at == 0:
-			own = append(own, memberDepth{m, [event.NumTiers]uint32{event.External: most}})
+			own = append(own, memberDepth{m, core.Holder(h), [event.NumTiers]uint32{event.External: most}})
 		default:
 			d := &own[at-1].depth[event.External]
 			*d = max(*d, most)

@@ -52,7 +52,7 @@ func (s *Space) PoolStore(ctx context.Context, name string, hashes []uint64) (un
 			votes := make([]parentVote, len(hashes))
 			for i, e := range hashes {
 				votes[i] = parentUnknown
-				if o.index.Knows(m.holder, e) {
+				if o.index.Knows(o.holder(m), e) {
 					votes[i] = parentHere
 				} else if from, whole, ok := core.Knower(o.index, e, func(h core.Holder) bool { return o.names(h, m.id) }); ok {
 					votes[i] = parentOf(from, whole)
@@ -85,12 +85,12 @@ func (s *Space) PoolStore(ctx context.Context, name string, hashes []uint64) (un
 			for _, i := range in[o.number] {
 				ev.Engine = append(ev.Engine, hashes[i])
 			}
-			core.StoreHashOnly(o.index, m.holder, &ev, false, func(j int) (core.Holder, bool) {
+			core.StoreHashOnly(o.index, o.holder(m), &ev, false, func(j int) (core.Holder, bool) {
 				v := knows[o.number][in[o.number][j]]
 				return v.holder(), v != parentHere && o.names(v.holder(), m.id)
 			})
 			for _, e := range ev.Engine {
-				if !o.index.Knows(m.holder, e) {
+				if !o.index.Knows(o.holder(m), e) {
 					lost[o.number] = append(lost[o.number], e)
 				}
 			}
@@ -116,7 +116,7 @@ func (o *owner) names(h core.Holder, pool RankID) bool {
 func (s *Space) PoolRemove(ctx context.Context, name string, hashes []uint64) error {
 	_, err := s.ofSource(ctx, name, func(m *member, t *task) {
 		t.inspect = func(o *owner) {
-			if o.index.Empty(m.holder) {
+			if o.index.Empty(o.holder(m)) {
 				return
 			}
 			o.takeOut(m, hashes)
@@ -185,7 +185,7 @@ func (o *owner) walk(m *member, before *core.Walk) *core.Walk {
 	if x == nil {
 		return nil
 	}
-	return x.BeginWalk(m.holder)
+	return x.BeginWalk(o.holder(m))
 }
 
 // ofSource has prepare fill in a task about the pool, if it has a stream of its own and there is

@@ -187,7 +187,7 @@ func (o *owner) restore(t *task) {
 	out := &t.outs[o.number]
 	r := &p.restorers[o.number]
 	if r.Index == nil {
-		r.Holder = p.member.holder
+		r.Holder = o.holder(p.member)
 		if o.hidden == nil {
 			o.hidden = make(map[core.Holder]struct{})
 		}
@@ -243,7 +243,7 @@ func (o *owner) attach(t *task, i int, out *core.Outcome) {
 	for j, hash := range ev.Engine[:min(len(ev.Engine), len(t.copies[i]))] {
 		one.Engine[0] = hash
 		for n := uint32(1); n < t.copies[i][j]; n++ {
-			more := o.index.Store(t.members[i].holder, &one, true)
+			more := o.index.Store(o.holder(t.members[i]), &one, true)
 			more.UnknownBlock = 0 // a hash of another shard, or of none
 			part.Add(more)
 		}

@@ -54,6 +54,8 @@ type Config struct {
 	// and whoever looks up does so between writes. For callers that are one goroutine, as handing
 	// over takes longer than to apply what an engine says in a step.
 	Inline bool
+
+	clears clears // for tests
 }
 
 // DefaultShards returns how many shards a space has where nobody says: 2, or 1
@@ -77,6 +79,7 @@ func (c Config) withDefaults() Config {
 	if c.MaxSpaces <= 0 {
 		c.MaxSpaces = 1024
 	}
+	c.clears = c.clears.withDefaults()
 	if c.MaxRanks <= 0 {
 		c.MaxRanks = 1 << 20
 	}

@@ -38,6 +38,7 @@ type Space struct {
 	cutting atomic.Bool // a cut is under way
 	eagle   atomic.Bool // see Eagle
 	hybrid  atomic.Bool // see Hybrid
+	clears  clears
 	grouped atomic.Bool // some worker has cache groups that are told apart
 	models  *xsync.MapOf[uint64, *cacheModel]
 
@@ -60,6 +61,7 @@ func newSpace(key event.Space, cfg Config, l *ledger) *Space {
 		hashKey:  cfg.Key,
 		maxRanks: cfg.MaxRanks,
 		inline:   cfg.Inline,
+		clears:   cfg.clears,
 		table:    newTable(),
 		models:   xsync.NewMapOf[uint64, *cacheModel](),
 		slots:    make(chan struct{}, cfg.Queue),
@@ -219,6 +221,9 @@ func (s *Space) findMembers(t *task) (refused int) {
 			}
 		}
 		t.members = append(t.members, m)
+		if m != nil && ev.Group == 0 && !t.ofPool(i) {
+			s.note(t, i, m)
+		}
 	}
 	return refused
 }
@@ -246,7 +251,7 @@ func (s *Space) reach(t *task) {
 		}
 	}
 	for i, o := range s.shards {
-		if t.reach[i] {
+		if t.reach[i] || len(t.cleared) > 0 { // all shards call the rank otherwise from then on
 			t.to = append(t.to, o)
 		}
 	}
@@ -381,6 +386,9 @@ func (s *Space) queue(prepare func(t *task)) (*task, error) {
 	if len(t.to) == 0 {
 		t.to = append(t.to, s.shards...)
 	}
+	if t.batch == nil && len(t.members) > 0 {
+		t.removes()
+	}
 	t.start()
 	if s.inline {
 		return t, nil
@@ -410,18 +418,11 @@ func (s *Space) finish(t *task) {
 	for i := range t.outs {
 		out.Add(t.outs[i])
 	}
-	switch {
-	case t.batch != nil && t.restore == nil:
+	if t.batch != nil && t.restore == nil {
 		s.totals.Lock()
 		s.totals.batches++
 		s.totals.outcome.Add(out)
 		s.totals.Unlock()
-	case t.batch == nil && len(t.members) > 0:
-		s.mu.Lock()
-		for _, m := range t.members {
-			s.table.release(m)
-		}
-		s.mu.Unlock()
 	}
 	done := t.done
 	t.reset()

@@ -303,7 +303,7 @@ func TestReusedNumberIsNotCredited(t *testing.T) {
 			t.Error(err)
 		}
 		apply(t, sp, chain(2, 0, 9))
-		if m := sp.table.find(RankID{2, 0}); m == nil || m.holder != 0 {
+		if m := sp.table.find(RankID{2, 0}); m == nil || m.holder.Load() != 0 {
 			t.Fatalf("the number was not reused: %+v", m)
 		}
 	}

@@ -31,7 +31,12 @@ type task struct {
 	takers *takers // take over what a restored rank has on tiers of pools
 
 	reveal *member // the rank that takes over from the one in members
-	done   func(core.Outcome)
+	// leaving are the numbers of members that are removed; or those of ranks of the batch that its events clear, of
+	// event cleared[i] the i-th, which the shards call fresh[i] from then on.
+	leaving []*leaving
+	cleared []int
+	fresh   []core.Holder
+	done    func(core.Outcome)
 
 	outs []core.Outcome
 	left atomic.Int32 // shards that have not finished
@@ -117,7 +122,7 @@ func (t *task) hashVote(i, j int) parentVote {
 func (t *task) reset() {
 	t.batch, t.inspect, t.done = nil, nil, nil
 	t.restore, t.copies, t.attach, t.reveal, t.scheme = nil, nil, false, nil, ""
-	t.pooled, t.takers = nil, nil
+	t.pooled, t.takers, t.leaving, t.cleared, t.fresh = nil, nil, nil, nil, nil
 	race.Write(t.members) // clearing is assembly, and the owners have just read them
 	race.Write(t.outs)
 	clear(t.members)

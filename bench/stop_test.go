@@ -1,0 +1,99 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+// BenchmarkClearStop: an operation clears a rank that has many chains, or removes its worker, while another one
+// stores eight blocks after eight for a second. The longest time that one of these takes is what everybody's events
+// wait for that; what is kept is by how much the index is larger at the end than before the rank had stored.
+func BenchmarkClearStop(b *testing.B) {
+	space := event.Space{Model: "m", BlockSize: 16}
+	for _, c := range []struct {
+		chains, blocks int
+		shared, remove bool
+	}{
+		{300_000, 1, false, false},
+		{300_000, 1, true, false},
+		{300_000, 1, false, true},
+		{10, 100_000, false, false},
+		{2_000, 500, false, false},
+		{2_000, 500, true, false},
+	} {
+		b.Run(fmt.Sprintf("chains=%d/blocks=%d/shared=%v/removed=%v", c.chains, c.blocks, c.shared, c.remove), func(b *testing.B) {
+			chains := newChains(30, c.chains, c.blocks)
+			var longest []time.Duration
+			var kept []int64
+			for range b.N {
+				b.StopTimer()
+				set := shard.New(shard.Config{Shards: 1})
+				sp, err := set.Open(space)
+				if err != nil {
+					b.Fatal(err)
+				}
+				ctx := context.Background()
+				apply := func(worker uint64, ev *event.Event) core.Outcome {
+					out, err := sp.ApplyWait(ctx, &event.Batch{Space: space, Worker: worker, Events: []event.Event{*ev}})
+					if err != nil {
+						b.Fatal(err)
+					}
+					return out
+				}
+				other := newChains(31, 1<<16, 8)
+				for _, c := range other {
+					apply(3, c.stored(0, 8))
+				}
+				used := func() int64 { n, _ := set.MemoryBudget(); return n }
+				least := used()
+				for _, of := range chains {
+					apply(1, of.stored(0, c.blocks))
+					if c.shared {
+						apply(2, of.stored(0, c.blocks))
+					}
+				}
+				gone := make(chan struct{})
+				b.StartTimer()
+				start := time.Now()
+				if c.remove {
+					go func() {
+						defer close(gone)
+						if err := sp.RemoveWorker(ctx, 1); err != nil {
+							b.Error(err)
+						}
+					}()
+				} else {
+					close(gone)
+					if err := sp.Apply(ctx, &event.Batch{Space: space, Worker: 1, Events: []event.Event{{Kind: event.Cleared, AllTiers: true}}}, nil); err != nil {
+						b.Fatal(err)
+					}
+				}
+				stop := time.Duration(0)
+				for i := 0; ; i++ {
+					t := time.Now()
+					tail := other[i%len(other)]
+					apply(3, removed(tail.engine))
+					apply(3, tail.stored(0, 8))
+					stop = max(stop, time.Since(t))
+					if time.Since(start) > time.Second {
+						break
+					}
+				}
+				<-gone
+				b.StopTimer()
+				longest, kept = append(longest, stop), append(kept, used()-least)
+				set.Close()
+			}
+			spread(b, longest, time.Millisecond, "ms-stop")
+			slices.Sort(kept)
+			b.ReportMetric(float64(kept[len(kept)/2])/(1<<20), "MiB-kept")
+		})
+	}
+}
