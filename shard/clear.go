@@ -3,6 +3,7 @@ package shard
 import (
 	"cmp"
 	"math"
+	"runtime"
 	"slices"
 	"sync/atomic"
 
@@ -116,6 +117,7 @@ func (o *owner) leaves(l *leaving) {
 
 // gone says that this shard has nothing of it.
 func (o *owner) gone(l *leaving) {
+	o.recomputeMemory() // before others may look at it
 	if l.left.Add(-1) > 0 {
 		return
 	}
@@ -137,7 +139,6 @@ func (o *owner) clearSome(amount int) {
 	if o.leaving = o.leaving[1:]; len(o.leaving) == 0 {
 		o.leaving = nil
 	}
-	o.recomputeMemory() // before others may look at it
 	o.gone(l)
 }
 
@@ -171,6 +172,7 @@ func (o *owner) next() (t *task, open bool) {
 		default:
 			o.clearSome(o.space.clears.step)
 			o.recomputeMemory()
+			runtime.Gosched() // who was told of a task meanwhile is to go on
 		}
 	}
 	t, open = <-o.queue

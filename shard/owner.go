@@ -60,8 +60,8 @@ func (o *owner) serve(t *task) {
 			o.giveTo(t.takers, t.reveal)
 		}
 		for i, m := range t.members {
-			o.leaves(t.leaving[i])
 			o.dropGroups(m)
+			o.leaves(t.leaving[i])
 			o.publish(m)
 		}
 	}
