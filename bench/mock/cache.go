@@ -78,6 +78,15 @@ func (c *cache) match(names []uint64) (blocks int) {
 	return blocks
 }
 
+// matchAfter is match for names that follow those of s. As a rule no run goes on its last one,
+// which is at hand, where to look for a name is not.
+func (c *cache) matchAfter(s *sequence, names []uint64) (blocks int) {
+	if s.last != 0 && c.runs[s.last].kids == 0 {
+		return 0
+	}
+	return c.match(names)
+}
+
 // common returns how many names a and b, of which the first is the same, have in common: once
 // they differ they do so to their ends.
 func common(a, b []uint64) int {

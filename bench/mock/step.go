@@ -136,7 +136,7 @@ func (e *Engine) compute(s *sequence, n int) {
 	if from >= to {
 		return
 	}
-	if shared := e.cache.match(s.name[from:to]); shared > 0 {
+	if shared := e.cache.matchAfter(s, s.name[from:to]); shared > 0 {
 		e.cache.giveBlank(s, shared)
 		e.cache.use(s, shared)
 		from += shared
