@@ -185,10 +185,13 @@ func (o *labOptions) config(policy string) (lab.Config, error) {
 		c.Slow[w] = factor
 		return err
 	})
-	for k, list := range map[lab.FaultKind]string{lab.Dies: o.die, lab.Joins: o.joins} {
-		err = errors.Join(err, eachPair(list, func(w int, v string) error {
+	for _, f := range [...]struct {
+		kind lab.FaultKind
+		list string
+	}{{lab.Dies, o.die}, {lab.Joins, o.joins}} { // of those at one moment the first strikes first
+		err = errors.Join(err, eachPair(f.list, func(w int, v string) error {
 			at, err := time.ParseDuration(v)
-			c.Faults = append(c.Faults, lab.Fault{At: at, Worker: w, Kind: k})
+			c.Faults = append(c.Faults, lab.Fault{At: at, Worker: w, Kind: f.kind})
 			return err
 		}))
 	}
@@ -397,9 +400,9 @@ func (t *labTable) add(r labRow) {
 	t.rows++
 	fmt.Fprintf(t.w, "%-26s %7d %7g %6.3f %9.1f %7.1f %7.0f %8.2f %8.0f %9.0f %9.0f %6.2f", r.Policy, r.Workers, r.SpeedUp, r.Reuse,
 		r.TTFTMean, r.TTFTP50, r.TTFTP99, r.TPOTMean, r.E2EMean, r.E2EP99, r.OutputPerSecond, r.LoadMaxOverMean)
-	for k, v := range r.Setting {
+	for _, k := range slices.Sorted(maps.Keys(r.Setting)) {
 		if k != "workers" && k != "speedup" {
-			fmt.Fprintf(t.w, " %s=%s", k, v)
+			fmt.Fprintf(t.w, " %s=%s", k, r.Setting[k])
 		}
 	}
 	if r.Within != nil {
