@@ -9,7 +9,7 @@ import (
 // compute has a request computed by its worker.
 func (s *sim) compute(n int) error {
 	q := &s.requests[n]
-	return s.admit(n, q.worker, &mock.Request{ID: uint64(n), Input: q.input, Output: q.output, Prompt: q.prompt, Generated: q.local[len(q.prompt):], Names: q.names, Fetched: q.fetched})
+	return s.admit(n, q.worker, &mock.Request{ID: uint64(n), Input: q.input, Output: q.output, Local: q.local, Names: q.names, Fetched: q.fetched})
 }
 
 // fetches has a request's worker fetch what the source has of the prompt and it has not, if it is

@@ -268,7 +268,7 @@ func (s *sim) place(n int) error {
 		return err
 	}
 	if q.prefill >= 0 {
-		return s.admit(n, q.prefill, &mock.Request{ID: uint64(n), Input: q.input, Prompt: q.prompt, Names: q.names[:len(q.prompt)]})
+		return s.admit(n, q.prefill, &mock.Request{ID: uint64(n), Input: q.input, Local: q.prompt, Names: q.names[:len(q.prompt)]})
 	}
 	if s.fetches(n) {
 		return nil
@@ -434,7 +434,7 @@ func (s *sim) forget(n int) {
 // handOver gives a prompt that was computed elsewhere to its decode worker.
 func (s *sim) handOver(n int) error {
 	q := &s.requests[n]
-	return s.admit(n, q.worker, &mock.Request{ID: uint64(n), Input: q.input, Output: q.output, Prompt: q.prompt, Generated: q.local[len(q.prompt):], Names: q.names, Received: true})
+	return s.admit(n, q.worker, &mock.Request{ID: uint64(n), Input: q.input, Output: q.output, Local: q.local, Names: q.names, Received: true})
 }
 
 // strike lets a fault happen.

@@ -55,8 +55,10 @@ type Request struct {
 	// block without a hash is never reused.
 	Prompt    []uint64
 	Generated []uint64
-	// Names, if not nil, has what Config.Names says of both, which then need not be hashed again.
-	Names []uint64
+	// Local and Names, if not nil, stand for both, which are nil then: the hashes of both in a row, and
+	// what Config.Names says of them. The engine keeps these, so they must not change until the request
+	// has ended.
+	Local, Names []uint64
 	// Received says that another engine has computed the prompt and its KV
 	// entries come from there: only the last token is computed here.
 	Received bool
@@ -110,18 +112,21 @@ type Engine struct {
 }
 
 // sequence is a request in an engine.
+// What each step looks at stands first, in one line of the cache.
 type sequence struct {
 	id            uint64
 	input, output int
-	local, name   []uint64 // of each hashed block: its local and engine hash
-	blocks, named int      // cache blocks that it uses, and how many of them, from the first on, are named
-	last          int32    // the run of the last of these; 0 without
-	computed      int      // tokens whose KV entries are in the blocks
+	computed      int // tokens whose KV entries are in the blocks
 	generated     int
-	step          bool // computed something in this step
-	received      bool // the prompt's KV entries come from elsewhere
-	fetched       int  // as many blocks of them
-	again         bool // was preempted
+	blocks, named int   // cache blocks that it uses, and how many of them, from the first on, are named
+	last          int32 // the run of the last of these; 0 without
+	step          bool  // computed something in this step
+	received      bool  // the prompt's KV entries come from elsewhere
+	again         bool  // was preempted
+	kept          bool  // local and name are the caller's
+
+	local, name []uint64 // of each hashed block: its local and engine hash
+	fetched     int      // leading blocks whose KV entries come from elsewhere
 }
 
 // New makes an engine that passes its events to sink.
@@ -167,35 +172,45 @@ func New(cfg Config, sink func(*event.Event)) (*Engine, error) {
 	return e, nil
 }
 
-// Admit lets a request wait for its turn. It copies r. The error wraps
+// Admit lets a request wait for its turn. It copies r, but for Local and Names. The error wraps
 // ErrTooLarge, ErrBusy or ErrRequest; the engine is then as before.
 func (e *Engine) Admit(r *Request) error {
 	size := e.cfg.BlockSize
 	most := r.Input + max(r.Output-1, 0) // tokens whose KV entries are computed
-	switch {
-	case r.Input < 1 || r.Output < 0 || len(r.Prompt) != r.Input/size:
+	prompt, kept := len(r.Prompt), r.Names != nil
+	if kept {
+		prompt = min(len(r.Local), max(r.Input, 0)/size)
+	}
+	switch blocks := len(r.Prompt) + len(r.Generated) + len(r.Local); {
+	case r.Input < 1 || r.Output < 0 || prompt != r.Input/size:
 		return fmt.Errorf("%w: %d hashes of %d tokens for a prompt of %d and %d to generate",
-			ErrRequest, len(r.Prompt), size, r.Input, r.Output)
-	case len(r.Prompt)+len(r.Generated) > most/size:
-		return fmt.Errorf("%w: %d + %d hashes, more than its complete blocks", ErrRequest, len(r.Prompt), len(r.Generated))
-	case r.Names != nil && len(r.Names) != len(r.Prompt)+len(r.Generated):
-		return fmt.Errorf("%w: %d names of %d + %d hashes", ErrRequest, len(r.Names), len(r.Prompt), len(r.Generated))
+			ErrRequest, prompt, size, r.Input, r.Output)
+	case blocks > most/size:
+		return fmt.Errorf("%w: %d hashes, more than its complete blocks", ErrRequest, blocks)
+	case len(r.Local) != len(r.Names) || kept && len(r.Local) != blocks:
+		return fmt.Errorf("%w: %d names of %d hashes, of %d in all", ErrRequest, len(r.Names), len(r.Local), blocks)
 	case (most-1)/size+1 > e.cfg.Blocks:
 		return fmt.Errorf("%w: %d tokens, the cache has %d blocks of %d", ErrTooLarge, most, e.cfg.Blocks, size)
 	case e.waiting.len() >= e.cfg.MaxWaiting:
 		return fmt.Errorf("%w: %d", ErrBusy, e.waiting.len())
 	}
-	s := &sequence{}
+	var s *sequence
 	if n := len(e.spare); n > 0 {
 		s, e.spare = e.spare[n-1], e.spare[:n-1]
+	} else {
+		s = new(sequence)
+	}
+	local, name := r.Local, r.Names
+	if !kept {
+		if s.kept {
+			s.local, s.name = nil, nil
+		}
+		local = append(append(s.local[:0], r.Prompt...), r.Generated...)
+		name = e.cfg.Names(s.name[:0], local)
 	}
 	*s = sequence{
-		id: r.ID, input: r.Input, output: r.Output, received: r.Received, fetched: min(max(r.Fetched, 0), len(r.Prompt)),
-		local: append(append(s.local[:0], r.Prompt...), r.Generated...),
-		name:  append(s.name[:0], r.Names...),
-	}
-	if r.Names == nil {
-		s.name = e.cfg.Names(s.name, s.local)
+		id: r.ID, input: r.Input, output: r.Output, received: r.Received, fetched: min(max(r.Fetched, 0), prompt),
+		kept: kept, local: local, name: name,
 	}
 	e.waiting.pushBack(s)
 	return nil

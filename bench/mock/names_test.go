@@ -54,7 +54,8 @@ func TestToldNames(t *testing.T) {
 		if rng.IntN(12) == 0 {
 			r := randomRequest(rng, h, uint64(step), cfg.BlockSize*cfg.Blocks/2)
 			named := *r
-			named.Names = cfg.Names(nil, append(append([]uint64(nil), r.Prompt...), r.Generated...))
+			named.Local = append(append([]uint64{}, r.Prompt...), r.Generated...)
+			named.Prompt, named.Generated, named.Names = nil, nil, cfg.Names([]uint64{}, named.Local)
 			if err := own.Admit(r); err != nil {
 				t.Fatal(err)
 			}
@@ -63,6 +64,9 @@ func TestToldNames(t *testing.T) {
 			}
 			if named.Names = append(named.Names, 1); told.Admit(&named) == nil {
 				t.Fatal("too many names are admitted")
+			}
+			if named.Local = append(named.Local, 1); told.Admit(&named) == nil {
+				t.Fatal("too many hashes are admitted")
 			}
 		}
 		if a, b := own.Step(), told.Step(); !reflect.DeepEqual(a, b) || own.Load() != told.Load() {
