@@ -1,5 +1,7 @@
 package mock
 
+import "slices"
+
 // cache is a pool of KV blocks. A block is named, and holds the content that its engine hash
 // names, or blank: nothing else can find what it holds. It is free, what it holds reusable until
 // it is evicted, or in use by requests.
@@ -151,16 +153,17 @@ func (c *cache) split(r int32, blocks int) (front int32) {
 	return front
 }
 
-// name gives the next names to as many blank blocks of s.
-func (c *cache) name(s *sequence, names []uint64) {
+// name gives so many of s's blank blocks, the next ones, their names.
+func (c *cache) name(s *sequence, blocks int) {
+	rest := s.name[s.named:] // for all of which there is room, as they follow
 	if last := &c.runs[s.last]; s.last != 0 && last.refs == 1 && last.kids == 0 {
-		last.names = append(last.names, names...) // they come and go together
+		last.names = append(slices.Grow(last.names, len(rest)), rest[:blocks]...) // they come and go together
 	} else {
 		last.kids++
-		s.last = c.add(run{names: append([]uint64(nil), names...), parent: s.last, refs: 1})
+		s.last = c.add(run{names: append(make([]uint64, 0, len(rest)), rest[:blocks]...), parent: s.last, refs: 1})
 	}
-	s.named += len(names)
-	c.held += len(names)
+	s.named += blocks
+	c.held += blocks
 }
 
 // giveBlank makes so many blank blocks of s free.

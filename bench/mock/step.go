@@ -142,7 +142,7 @@ func (e *Engine) compute(s *sequence, n int) {
 		from += shared
 	}
 	if from < to {
-		e.cache.name(s, s.name[from:to])
+		e.cache.name(s, to-from)
 		e.stored(s, from, to)
 	}
 }
