@@ -71,7 +71,7 @@ func (r *Router) Reserve(v Reservation) error {
 	k := load.Key{Owner: r.cfg.ID, ID: v.RequestID, Stage: uint8(v.Stage)}
 	err := r.add(k, m.slot, v.Rank, req, now)
 	if err == nil {
-		r.send(k, m.worker, 0, 0, false, now)
+		r.send(k, m, 0, 0, false, now)
 	}
 	return err
 }
@@ -85,24 +85,24 @@ func (r *Router) MarkPrefillComplete(requestID string) bool {
 	defer r.mu.Unlock()
 	found := false
 	stages := r.stages()
+	var attempts [DecodeStage + 1]*attempt
 	for stage := range stages {
-		r.succeeded(r.key(requestID, stage), now)
-	}
-	if stages > PrefillStage {
-		k := r.key(requestID, PrefillStage)
-		r.firstToken(k, now)
-		found = r.free(k)
+		attempts[stage] = r.attempts[r.key(requestID, stage)]
+		r.succeeded(attempts[stage], now)
 	}
 	for stage := range stages {
-		if k := r.key(requestID, stage); stage == PrefillStage {
-			continue // it is over
-		} else if r.table.PrefillComplete(k, now) {
-			r.firstToken(k, now)
+		k, a := r.key(requestID, stage), attempts[stage]
+		switch {
+		case stage == PrefillStage:
+			r.firstToken(k, a, now)
+			found = r.free(k) || found
+		case r.table.PrefillComplete(k, now):
+			r.firstToken(k, a, now)
 			r.record(load.Change{Kind: load.Prefilled, Key: k})
 			found = true
-		} else if a := r.attempts[k]; a != nil && a.predicted {
+		case a != nil && a.predicted:
 			a.predicted, found = false, true
-			r.firstToken(k, now)
+			r.firstToken(k, a, now)
 		}
 	}
 	return r.known(found)
@@ -207,13 +207,16 @@ func (r *Router) free(k load.Key) bool {
 }
 
 // firstToken and ended tell a policy that learns about own bookings.
-func (r *Router) firstToken(k load.Key, now time.Time) {
-	if slot, _ := r.table.Booked(k); slot != math.MaxUint32 {
-		l := r.table.Load(slot)
-		r.times.FirstToken(k, now, l)
-		if r.observer != nil {
-			r.observer.FirstToken(k, now, l)
-		}
+func (r *Router) firstToken(k load.Key, a *attempt, now time.Time) {
+	if a == nil {
+		return
+	}
+	l := r.table.Load(a.slot)
+	if a.chosen {
+		r.times.firstToken(&a.trip, now, l)
+	}
+	if r.observer != nil {
+		r.observer.FirstToken(k, now, l)
 	}
 }
 
@@ -222,8 +225,14 @@ func (r *Router) ended(k load.Key, slot uint32, tokens int) {
 		return
 	}
 	now, l := r.cfg.Now(), r.table.Load(slot)
-	r.gone(k, now)
-	r.times.Ended(k, now, l, tokens)
+	if a := r.attempts[k]; a != nil {
+		delete(r.attempts, k)
+		r.gone(k, a, now)
+		if a.chosen {
+			r.times.ended(&a.trip, Stage(k.Stage), now, l, tokens)
+		}
+		r.spares(a)
+	}
 	if r.observer != nil {
 		r.observer.Ended(k, now, l, tokens)
 	}
@@ -249,8 +258,9 @@ func (r *Router) Expire() {
 func (r *Router) expire(now time.Time) {
 	r.unseen.until(now, func(k load.Key, at time.Time) {
 		if r.table.PrefillComplete(k, at) {
-			r.attempts[k].predicted = true
-			r.times.arrived(k)
+			a := r.attempts[k]
+			a.predicted = true
+			r.times.fetches(&a.trip, -1) // it should have what it fetched
 			r.record(load.Change{Kind: load.Prefilled, Key: k})
 		}
 	})

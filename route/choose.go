@@ -102,14 +102,14 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 		if a.Quiet = r.quiet(); o.Question || allowed == 0 {
 			allowed, a.Quiet = 0, 0
 		}
-		booked = r.send(k, r.workers[a.Worker], o.Client, allowed, o.Question, now)
+		booked = r.send(k, r.bySlot[a.slot], o.Client, allowed, o.Question, now)
 		booked.watched = o.Watched
 		a.Trial = Trial{!booked.worker.breaker.Closed(), r.unproven(booked.worker)}
 		booked.choose(&a, o, r.bySlot[a.slot], s.trace.TraceID(), r.cfg.BlockSize)
 		if a.Account.Estimated || r.bySlot[a.slot].belief.doubted {
 			booked.bound = r.boundOf(s, &a.Candidate)
 		}
-		r.times.follow(&r.weigh, k, &a.Candidate, &e, o.Whole)
+		r.times.follow(&booked.trip, &r.weigh, &a.Candidate, &e, o.Whole)
 		if a.Pull.Tokens > 0 {
 			r.record(load.Change{Kind: load.Fetched, Key: k, Rank: a.Pull.From})
 		}

@@ -23,6 +23,7 @@ const patience = 8
 // attempt is a request at a worker, as its state goes by it.
 type attempt struct {
 	worker       *workerState
+	slot         uint32
 	ticket       breaker.Ticket
 	sent         time.Time
 	allowed      time.Duration // until an answer is overdue; 0 is never
@@ -35,7 +36,11 @@ type attempt struct {
 	client       uint64
 	predicted    bool // its first token, which nobody sees, counts as out
 	followed
+	trip trip // of one that is chosen
 }
+
+// maxSpare bounds the ended ones that are kept for their memory.
+const maxSpare = 1024
 
 // health is what requests tell of a worker.
 type health struct {
@@ -65,15 +70,16 @@ type health struct {
 // tally counts what workers said of requests: that they are served, or that they are wrong.
 type tally struct{ well, wrong uint64 }
 
-// send notes that the worker is sent a request. A question (Options.Question) is no probe.
-func (r *Router) send(k load.Key, w *workerState, client uint64, allowed time.Duration, question bool, now time.Time) *attempt {
+// send notes that the rank's worker is sent a request. A question (Options.Question) is no probe.
+func (r *Router) send(k load.Key, m *member, client uint64, allowed time.Duration, question bool, now time.Time) *attempt {
 	var a *attempt
 	if n := len(r.spare); n > 0 {
 		a, r.spare = r.spare[n-1], r.spare[:n-1]
 	} else {
 		a = new(attempt)
 	}
-	*a = attempt{worker: w, sent: now, allowed: allowed, client: client, older: w.newest}
+	w := m.worker
+	*a = attempt{worker: w, slot: m.slot, sent: now, allowed: allowed, client: client, older: w.newest}
 	if !question || w.breaker.Closed() {
 		a.ticket = w.breaker.Sent(now)
 	}
@@ -152,8 +158,7 @@ func (r *Router) spokeNow(k load.Key, now time.Time) {
 }
 
 // succeeded notes the first sign of an answer, and then that it is whole.
-func (r *Router) succeeded(k load.Key, now time.Time) {
-	a := r.attempts[k]
+func (r *Router) succeeded(a *attempt, now time.Time) {
 	if a == nil {
 		return
 	}
@@ -177,12 +182,7 @@ func (r *Router) succeeded(k load.Key, now time.Time) {
 }
 
 // gone notes the end of a request of which nothing more will come.
-func (r *Router) gone(k load.Key, now time.Time) {
-	a := r.attempts[k]
-	if a == nil {
-		return
-	}
-	delete(r.attempts, k)
+func (r *Router) gone(k load.Key, a *attempt, now time.Time) {
 	r.closeAccount(k, a, now)
 	if !a.failed {
 		a.tells(-1)
@@ -198,6 +198,10 @@ func (r *Router) gone(k load.Key, now time.Time) {
 		a.unlist()
 		r.outcome(a, breaker.Neutral, 0, now)
 	}
+}
+
+// spares keeps the memory of one that is over.
+func (r *Router) spares(a *attempt) {
 	if len(r.spare) < maxSpare {
 		a.worker, a.name, a.holder, a.table = nil, "", shard.Member{}, nil // it keeps nothing alive
 		r.spare = append(r.spare, a)
@@ -444,7 +448,7 @@ func (r *Router) Succeeded(requestID string, stage Stage) {
 	now := r.cfg.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.succeeded(r.key(requestID, stage), now)
+	r.succeeded(r.attempts[r.key(requestID, stage)], now)
 }
 
 // Overdue reports whether the request waits for its first token for longer than it

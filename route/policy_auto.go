@@ -31,8 +31,6 @@ import (
 // The lab's comparison is in docs/routing.md.
 type auto struct {
 	speeds speeds
-	trips  map[load.Key]*trip // of live requests that this router has chosen for
-	spare  []*trip            // of ended ones, for their memory
 
 	aims    [][]aimers // by slot: live requests that this router has chosen for, with targets of their own
 	aimedAt int        // how many those are
@@ -56,10 +54,9 @@ const (
 	// defaultChunk is the tokens that a step computes at most where the worker
 	// does not say.
 	defaultChunk = 8192
-	maxSpare     = 1024
 )
 
-// trip is what was known of a request when its rank was chosen.
+// trip is what was known of a live request when this router chose its rank.
 type trip struct {
 	slot           uint32
 	id             rankKey
@@ -89,7 +86,7 @@ type trip struct {
 }
 
 func newAuto() *auto {
-	return &auto{speeds: newSpeeds(), trips: make(map[load.Key]*trip), away: make(away)}
+	return &auto{speeds: newSpeeds(), away: make(away)}
 }
 
 // UsesIndex implements Policy. As for kv, an overlap weight of 0 is for load
@@ -400,13 +397,7 @@ func (*auto) Formula(w *Weighing, c *Candidate) string {
 }
 
 // follow keeps what was expected of a request that is booked, to learn from it.
-func (a *auto) follow(w *Weighing, k load.Key, c *Candidate, e *estimate, whole bool) {
-	var t *trip
-	if n := len(a.spare); n > 0 {
-		t, a.spare = a.spare[n-1], a.spare[:n-1]
-	} else {
-		t = new(trip)
-	}
+func (a *auto) follow(t *trip, w *Weighing, c *Candidate, e *estimate, whole bool) {
 	*t = trip{
 		slot: c.slot, id: rankKey{c.Worker, c.DPRank}, at: w.Now,
 		past: e.past, steps: e.steps, tokens: e.tokens, stalls: e.stalls, context: e.context,
@@ -422,31 +413,22 @@ func (a *auto) follow(w *Weighing, k load.Key, c *Candidate, e *estimate, whole 
 	}
 	a.speeds.prompt += (t.prompt - a.speeds.prompt) / memory
 	a.speeds.sent(t)
-	a.trips[k] = t
 }
 
-// FirstToken is as an Observer's.
-func (a *auto) FirstToken(k load.Key, now time.Time, l load.Load) {
-	if t := a.trips[k]; t != nil && t.first.IsZero() {
+// firstToken is as an Observer's.
+func (a *auto) firstToken(t *trip, now time.Time, l load.Load) {
+	if t.first.IsZero() {
 		a.fetches(t, -1)
 		t.first, t.begun = now, float64(l.PromptTokens)
 	}
 }
 
-// Ended is as an Observer's. Times are learned only now: an answer that came
+// ended is as an Observer's. Times are learned only now: an answer that came
 // as a whole has no time of its first token.
-func (a *auto) Ended(k load.Key, now time.Time, l load.Load, tokens int) {
-	t := a.trips[k]
-	if t == nil {
-		return
-	}
-	delete(a.trips, k)
+func (a *auto) ended(t *trip, stage Stage, now time.Time, l load.Load, tokens int) {
 	a.fetches(t, -1)
 	a.speeds.left(t)
 	a.aimed(t, -1)
-	if len(a.spare) < maxSpare {
-		a.spare = append(a.spare, t)
-	}
 	t.ended = float64(l.PromptTokens) + t.prompt
 	if t.first.IsZero() {
 		return
@@ -464,11 +446,11 @@ func (a *auto) Ended(k load.Key, now time.Time, l load.Load, tokens int) {
 		all := first + rest
 		first, rest, t.begun = all*share, all*(1-share), t.context
 	}
-	if k.Stage != uint8(PrefillStage) && (rest < first/100 || tokens == 1) {
+	if stage != PrefillStage && (rest < first/100 || tokens == 1) {
 		return
 	}
 	// How much of its wait was for blocks nobody saw: it is no slowness of computing prompts.
-	if k.Stage != uint8(DecodeStage) && !t.guessed && !t.blocks {
+	if stage != DecodeStage && !t.guessed && !t.blocks {
 		a.speeds.learnPrefill(t, first)
 	}
 	if tokens > 1 {

@@ -279,13 +279,6 @@ func (r *Router) fetchesOf(owner uint64) {
 	}
 }
 
-// arrived notes that the request should have what it fetched, where nobody sees its first token.
-func (a *auto) arrived(k load.Key) {
-	if t := a.trips[k]; t != nil {
-		a.fetches(t, -1)
-	}
-}
-
 // pulled learns from what an engine found that was to fetch a part of it.
 func (r *Router) pulled(a *attempt, out *Account, now time.Time) {
 	want := min(out.Pull, out.Selected)

@@ -287,15 +287,6 @@ func (t *Table) Parts() int { return t.parts }
 // Has reports whether the booking is live.
 func (t *Table) Has(k Key) bool { return t.live[k] != nil }
 
-// Booked returns where the request is booked, and how many tokens it has
-// generated, as Output said; a slot that nobody has and 0 if it is not live.
-func (t *Table) Booked(k Key) (slot uint32, generated int) {
-	if b := t.live[k]; b != nil {
-		return b.slot, b.generated
-	}
-	return math.MaxUint32, 0
-}
-
 // Prefilling returns where the request is booked, and false if it is not live or its prefill is complete.
 func (t *Table) Prefilling(k Key) (slot uint32, is bool) {
 	if b := t.live[k]; b != nil {
@@ -440,7 +431,8 @@ func (t *Table) Free(k Key) bool {
 	return live
 }
 
-// End ends the booking, and returns what Booked did, and whether it was live.
+// End ends the booking. It returns where it was, how many tokens it has generated, as
+// Output said, and whether it was live; if not, a slot that nobody has.
 func (t *Table) End(k Key) (slot uint32, generated int, live bool) {
 	b := t.live[k]
 	if b == nil {
