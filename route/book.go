@@ -257,7 +257,7 @@ func (r *Router) Expire() {
 
 func (r *Router) expire(now time.Time) {
 	r.unseen.until(now, func(k load.Key, at time.Time) {
-		if r.table.PrefillComplete(k, at) {
+		if r.awaits(k, at) && r.table.PrefillComplete(k, at) {
 			a := r.attempts[k]
 			a.predicted = true
 			r.times.fetches(&a.trip, -1) // it should have what it fetched

@@ -114,7 +114,7 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 			r.record(load.Change{Kind: load.Fetched, Key: k, Rank: a.Pull.From})
 		}
 		if o.Whole && o.Stage == Whole {
-			r.unseen.add(k, now.Add(a.First))
+			r.awaitUnseen(k, booked, now.Add(a.First))
 		}
 		if r.observer != nil {
 			r.observer.Booked(&r.weigh, k, &s.cands[i])

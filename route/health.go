@@ -34,7 +34,8 @@ type attempt struct {
 	failed       bool // which counts once
 	whole        bool // all of its answer came
 	client       uint64
-	predicted    bool // its first token, which nobody sees, counts as out
+	due          time.Time // when its first token, which nobody sees, should be out; zero of others
+	predicted    bool      // it counts as out
 	followed
 	trip trip // of one that is chosen
 }

@@ -9,6 +9,7 @@ import (
 // unseen is when the prompts of requests should be computed whose first token nobody
 // sees, as their answers come as a whole. Until then they count as prompts to compute,
 // from then on as decoding.
+// Requests that are over stay until then: what is due is due only if their attempt says so.
 // It is a heap: none is before the one at half its place.
 type unseen []unseenEnd
 
@@ -29,7 +30,7 @@ func (u *unseen) add(k load.Key, at time.Time) {
 	}
 }
 
-// until calls f for all that end by now, in order. They may be over.
+// until calls f for all that end by now, in order.
 func (u *unseen) until(now time.Time, f func(k load.Key, at time.Time)) {
 	for len(*u) > 0 && !(*u)[0].at.After(now) {
 		e := u.pop()
@@ -66,8 +67,22 @@ func (r *Router) NextUnseen() (time.Time, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.expire(now)
-	if len(r.unseen) == 0 {
-		return time.Time{}, false
+	for ; len(r.unseen) > 0; r.unseen.pop() {
+		if e := &r.unseen[0]; r.awaits(e.key, e.at) {
+			return e.at, true
+		}
 	}
-	return r.unseen[0].at, true
+	return time.Time{}, false
+}
+
+// awaitUnseen notes when the first token of a request that is booked should be out.
+func (r *Router) awaitUnseen(k load.Key, a *attempt, at time.Time) {
+	a.due = at
+	r.unseen.add(k, at)
+}
+
+// awaits reports whether that is still so: the request may be over, and tried again at another worker.
+func (r *Router) awaits(k load.Key, at time.Time) bool {
+	a := r.attempts[k]
+	return a != nil && a.due.Equal(at)
 }
