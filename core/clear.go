@@ -125,11 +125,13 @@ func (x *Radix) ClearSome(h Holder, amount int) (left bool) {
 		x.mem.Holders -= hs.runs.bytes(4)
 		hs.runs.cut(n)
 		x.mem.Holders += hs.runs.bytes(4)
-		x.active--
+		if hs.leaving = n > 0; hs.leaving {
+			x.active--
+		} // else the rest are ancestors of what a Loader was to add, and go as that finishes
 	}
 	x.mergePending()
 	x.releaseHolder(h)
-	return x.state(h) != nil
+	return hs.live > 0 && hs.leaving
 }
 
 // clearEnd takes the last of what the holder has or knows in r away, on all tiers: about as many blocks as told, and
