@@ -21,13 +21,12 @@ type feed struct {
 	loss  float64
 	rng   *rand.Rand
 
-	open    message // of the step under way
-	sent    []message
-	head    int // of sent: messages before it have arrived
-	batches []event.Batch
-	filled  []int // workers whose batch has events
-	spare   [][]event.Event
-	hashes  []uint64 // room for those of events
+	open   message // of the step under way
+	sent   []message
+	head   int         // of sent: messages before it have arrived
+	batch  event.Batch // of the message that arrives
+	spare  [][]event.Event
+	hashes []uint64 // room for those of events
 
 	groups []event.CacheGroup // of each worker's model, which registrations say
 
@@ -36,6 +35,7 @@ type feed struct {
 
 	events, lost, dumps uint64
 	outcome             core.Outcome
+	note                func(core.Outcome) // adds to it
 }
 
 // message is what a worker publishes in one step.
@@ -46,17 +46,18 @@ type message struct {
 }
 
 func newFeed(space *shard.Space, c *Config) *feed {
+	workers := c.Workers + c.PrefillWorkers
 	f := &feed{
 		space: space, delay: c.EventDelay, loss: c.EventLoss,
-		rng:     rand.New(rand.NewPCG(c.Seed, 0x66656564)),
-		batches: make([]event.Batch, c.Workers+c.PrefillWorkers),
+		rng:    rand.New(rand.NewPCG(c.Seed, 0x66656564)),
+		batch:  event.Batch{Space: space.Key()},
+		groups: c.Engine.CacheGroups(),
 	}
+	f.note = func(out core.Outcome) { f.outcome.Add(out) }
 	if c.EventLoss > 0 && c.Route.Doubt {
-		f.history = make([][]event.Event, len(f.batches))
+		f.history = make([][]event.Event, workers)
 	}
-	f.groups = c.Engine.CacheGroups()
-	for w := range f.batches {
-		f.batches[w] = event.Batch{Space: space.Key(), Worker: uint64(w)}
+	for w := range workers {
 		f.registered(w)
 	}
 	return f
@@ -111,31 +112,21 @@ func (f *feed) publish(now time.Duration, worker int) {
 func (f *feed) sync(now time.Duration) error {
 	for ; f.head < len(f.sent) && f.sent[f.head].at <= now; f.head++ {
 		m := &f.sent[f.head]
-		b := &f.batches[m.worker]
-		if len(b.Events) == 0 {
-			f.filled = append(f.filled, m.worker)
+		f.batch.Worker, f.batch.Events, f.batch.Published = uint64(m.worker), m.events, routerEpoch.Add(m.at-f.delay).UnixNano()
+		if err := f.space.Apply(context.Background(), &f.batch, f.note); err != nil {
+			return fmt.Errorf("feeding the index: %w", err)
 		}
-		b.Events, b.Published = append(b.Events, m.events...), routerEpoch.Add(m.at-f.delay).UnixNano()
 		if f.history == nil { // of which a message may be
 			clear(m.events)
 			f.spare = append(f.spare, m.events[:0])
 		}
 		*m = message{}
 	}
-	for _, w := range f.filled {
-		if err := f.space.Apply(context.Background(), &f.batches[w], f.note); err != nil {
-			return fmt.Errorf("feeding the index: %w", err)
-		}
+	if f.head == len(f.sent) && f.history == nil { // nothing is on its way, or kept
+		f.sent, f.head, f.hashes = f.sent[:0], 0, f.hashes[:0]
 	}
-	for _, w := range f.filled {
-		clear(f.batches[w].Events)
-		f.batches[w].Events = f.batches[w].Events[:0]
-	}
-	f.filled = f.filled[:0]
 	return nil
 }
-
-func (f *feed) note(out core.Outcome) { f.outcome.Add(out) }
 
 // remove forgets a worker that has died, and what it sent last.
 func (f *feed) remove(now time.Duration, worker int) error {

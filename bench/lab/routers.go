@@ -130,8 +130,10 @@ func (s *sim) choose(q *request) error {
 		}
 		return nil
 	}
-	if at, known := s.went[q.session]; known {
-		o.Session = &at
+	if s.cfg.sessions { // else what o points to would be allocated for nothing
+		if at, known := s.went[q.session]; known {
+			o.Session = &at
+		}
 	}
 	a, err := r.BestWorker(context.Background(), p, o)
 	if a.Settle > 0 {
