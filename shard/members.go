@@ -101,8 +101,9 @@ type table struct {
 	swaps   atomic.Uint64
 	slots   atomic.Pointer[[]atomic.Pointer[member]] // by holder number; nil where free
 
-	byWorker  map[uint64]map[uint32]*member
-	pools     map[uint64]*workerPools // by worker that names some
+	byID      map[RankID]*member            // each batch looks its ranks up
+	byWorker  map[uint64]map[uint32]*member // the same ones
+	pools     map[uint64]*workerPools       // by worker that names some
 	byPool    map[RankID]*namedPool
 	unpooled  map[uint64]struct{}          // workers that are known to name none
 	leaving   map[uint64]time.Time         // workers of pools whose registration is gone, until they are removed: since when, as far as AgePools has looked
@@ -118,7 +119,7 @@ type table struct {
 
 func newTable() *table {
 	t := &table{
-		byWorker: make(map[uint64]map[uint32]*member), replacing: make(map[RankID]*Replacement),
+		byID: make(map[RankID]*member), byWorker: make(map[uint64]map[uint32]*member), replacing: make(map[RankID]*Replacement),
 		pools: make(map[uint64]*workerPools), unpooled: make(map[uint64]struct{}), leaving: make(map[uint64]time.Time),
 		byPool: make(map[RankID]*namedPool), unnamed: make(map[RankID]time.Time), ages: make(map[RankID]*poolAge),
 	}
@@ -128,7 +129,7 @@ func newTable() *table {
 }
 
 // find returns the rank of id, or nil.
-func (t *table) find(id RankID) *member { return t.byWorker[id.Worker][id.DPRank] }
+func (t *table) find(id RankID) *member { return t.byID[id] }
 
 // add gives id, which has none, a number.
 func (t *table) add(id RankID, shards int) *member {
@@ -149,7 +150,7 @@ func (t *table) swap(m *member) *member {
 	m.since = old.since // to a reader it is the same rank
 	t.moveTo(m, old.holder.Load(), m.holder.Load())
 	old.replaced.Store(true)
-	t.byWorker[m.id.Worker][m.id.DPRank] = m
+	t.enter(m)
 	if m.id.Pool() {
 		t.isPool(m.id, m)
 	}
@@ -232,17 +233,24 @@ func (t *table) show(m *member) {
 	slots[h].Store(m)
 	t.version.Store(m.since)
 
+	t.enter(m)
+	t.count.Add(1)
+}
+
+// enter lets the rank be found by its id, in the place of one that has the same.
+func (t *table) enter(m *member) {
 	if t.byWorker[m.id.Worker] == nil {
 		t.byWorker[m.id.Worker] = make(map[uint32]*member)
 	}
 	t.byWorker[m.id.Worker][m.id.DPRank] = m
-	t.count.Add(1)
+	t.byID[m.id] = m
 }
 
 // remove ends the identity at once. The number stays taken until release.
 func (t *table) remove(m *member) {
 	m.removed.Store(true)
 	(*t.slots.Load())[m.holder.Load()].Store(nil)
+	delete(t.byID, m.id)
 	ranks := t.byWorker[m.id.Worker]
 	delete(ranks, m.id.DPRank)
 	if m.id.Pool() {

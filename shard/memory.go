@@ -82,12 +82,23 @@ func (a *account) recompute(index core.Index) {
 	}
 	m := x.Memory()
 	for i, n := range m.Bytes() {
-		a.bytes[i].Store(n)
+		say(&a.bytes[i], n)
 	}
-	a.tables.Store(a.groups)
+	say(&a.tables, a.groups)
 	now := m.Total() + a.groups
-	a.ledger.used.Add(now - a.entered)
+	if now != a.entered {
+		a.ledger.used.Add(now - a.entered)
+	}
 	a.entered, a.claimed = now, false
+}
+
+// say lets others read a count, of which the caller is the only writer, and returns how much more it is. Small batches leave
+// most counts as they are: those are not written again, as each atomic store waits for all stores before it.
+func say(count *atomic.Int64, n int64) (more int64) {
+	if more = n - count.Load(); more != 0 {
+		count.Store(n)
+	}
+	return more
 }
 
 // MemoryKind is how many bytes the index uses for one purpose.

@@ -357,9 +357,10 @@ func (o *owner) publish(m *member) {
 	}
 	p, more := &m.parts[o.number], int64(0)
 	for t := range p.held {
-		n := int64(o.index.Held(p.holder, event.Tier(t)))
-		more += n - p.held[t].Swap(n)
+		more += say(&p.held[t], int64(o.index.Held(p.holder, event.Tier(t))))
 	}
-	m.heldAll.Add(more)
-	p.inferred.Store(int64(o.index.Inferred(p.holder)))
+	if more != 0 {
+		m.heldAll.Add(more)
+	}
+	say(&p.inferred, int64(o.index.Inferred(p.holder)))
 }

@@ -361,9 +361,13 @@ func (s *Space) submit(ctx context.Context, prepare func(t *task)) error {
 		return fmt.Errorf("not applied: %w", err)
 	}
 	select {
-	case s.slots <- struct{}{}:
-	case <-ctx.Done():
-		return fmt.Errorf("not applied, the index queue is full: %w", ctx.Err())
+	case s.slots <- struct{}{}: // as a rule; to ask for both takes longer
+	default:
+		select {
+		case s.slots <- struct{}{}:
+		case <-ctx.Done():
+			return fmt.Errorf("not applied, the index queue is full: %w", ctx.Err())
+		}
 	}
 	t, err := s.queue(prepare)
 	if err == nil && s.inline {
