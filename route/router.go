@@ -359,7 +359,8 @@ type Explained struct {
 
 // scratch is a request's working memory.
 type scratch struct {
-	local   []uint64
+	local   []uint64 // only read: of the prompt, or hashed
+	hashed  []uint64
 	result  shard.Result
 	shares  []rankDepth                          // in place of result, if listed
 	guess   func(id shard.RankID, blocks uint32) // adds to shares
@@ -425,14 +426,13 @@ func (r *Router) prepare(ctx context.Context, s *scratch, p *Prompt, o *Options)
 	if err := o.check(); err != nil {
 		return err
 	}
-	s.local, s.tokens = s.local[:0], len(p.Tokens)
+	s.local, s.tokens = p.Local, len(p.Tokens)
 	var err error
-	switch {
-	case p.Local == nil:
-		s.local, err = blockhash.LocalHashes(s.local, p.Tokens, r.cfg.BlockSize, p.Hash)
-	default:
-		s.local = append(s.local, p.Local...)
+	if p.Local != nil {
 		s.tokens = max(p.Length, len(s.local)*r.cfg.BlockSize)
+	} else {
+		s.hashed, err = blockhash.LocalHashes(s.hashed[:0], p.Tokens, r.cfg.BlockSize, p.Hash)
+		s.local = s.hashed
 	}
 	s.private, s.guessed = p.Rest, p.Guessed
 	if p.Guessed {
