@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"testing"
 	"time"
 
@@ -20,10 +19,10 @@ func TestPassedByOptions(t *testing.T) {
 	racetest.Without(t, "one goroutine makes all choices")
 	const prefix, chains = 600, 3
 	type request struct {
-		id        string
-		p         Prompt
-		at, first uint64 // workers
-		found     int
+		id    string
+		p     Prompt
+		at    uint64 // worker
+		found int
 	}
 	passed, doubted, failing := 0, 0, 0
 	for seed := range uint64(40) {
@@ -79,16 +78,6 @@ func TestPassedByOptions(t *testing.T) {
 			give(id)
 		}
 		var live []request
-		// What a worker has that goes ends in any order, and is learnt from in that: so it is freed before.
-		leave := func(id uint64) {
-			live = slices.DeleteFunc(live, func(q request) bool {
-				gone := q.at == id || q.first == id
-				if gone {
-					both(func(r *Router) { r.Free(q.id) })
-				}
-				return gone
-			})
-		}
 		stale := make(map[shard.RankID]bool)
 		for n := range 400 {
 			now = now.Add(time.Duration(rng.IntN(20)) * time.Millisecond)
@@ -133,14 +122,11 @@ func TestPassedByOptions(t *testing.T) {
 				stale[shard.RankID{Worker: id}] = on
 				both(func(r *Router) { r.SetStale(stale) })
 			case 3:
-				leave(id)
 				set(id)
 			case 4:
-				leave(id)
 				both(func(r *Router) { r.RemoveWorker(id) })
 			case 5:
 				id = uint64(ranks + rng.IntN(5))
-				leave(id)
 				set(id)
 			case 6:
 				give(id)
@@ -248,7 +234,7 @@ func TestPassedByOptions(t *testing.T) {
 			switch a := &answers[0]; {
 			case errors.Is(errs[0], ErrLater), errs[0] != nil, o.RequestID == "":
 			default:
-				live = append(live, request{o.RequestID, p, a.Worker, before[0].Worker, a.Account.Selected})
+				live = append(live, request{o.RequestID, p, a.Worker, a.Account.Selected})
 			}
 		}
 		if a, b := routers[0].rand.Uint64(), routers[1].rand.Uint64(); a != b {
