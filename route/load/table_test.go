@@ -23,7 +23,8 @@ type modelRequest struct {
 	Request
 	rank  shard.RankID
 	last  time.Time
-	order int // of all that were added
+	order int      // of all that were added
+	said  *float64 // what its output blocks count
 }
 
 // turn returns the tokens of the request that waits longest for its first one.
@@ -64,7 +65,9 @@ func (m *model) load(rank shard.RankID) (l Load) {
 		l.OutputLeft += left
 		if m.cfg.TrackOutput {
 			weight := 1.0
-			if m.cfg.OutputDecay && r.ExpectedOutput > 0 {
+			if r.said != nil {
+				weight = *r.said
+			} else if m.cfg.OutputDecay && r.ExpectedOutput > 0 {
 				weight = float64(left) / float64(r.ExpectedOutput)
 			}
 			blocks := (r.PromptTokens+r.Generated)/m.cfg.BlockSize - r.PromptTokens/m.cfg.BlockSize
@@ -161,6 +164,17 @@ func history(t *testing.T, cfg Config, seed uint64) {
 			if r != nil {
 				r.Prefilled, r.last = true, now
 			}
+		case op == 11:
+			weight := float64(rng.IntN(6)-1) / 4
+			if got := table.OutputBlock(k, weight, now); got != (r != nil) {
+				t.Fatalf("step %d: OutputBlock = %v", step, got)
+			}
+			if r != nil {
+				r.Generated, r.last = r.Generated+cfg.BlockSize-(r.PromptTokens+r.Generated)%cfg.BlockSize, now
+				if weight >= 0 && weight <= 1 {
+					r.said = &weight
+				}
+			}
 		case op < 15:
 			n := rng.IntN(9)
 			if _, live := table.Output(k, n, now); live != (r != nil) {
@@ -214,6 +228,16 @@ func history(t *testing.T, cfg Config, seed uint64) {
 		}
 		compare(t, step, table, m, ranks, chainOf(rng))
 	}
+	// What it says of one router's is all that another table needs to count them likewise.
+	one, other := &model{cfg: cfg, live: map[Key]*modelRequest{}}, New(cfg)
+	table.Each(0, func(k Key, rank shard.RankID, r Request) bool {
+		one.live[k] = m.live[k]
+		if err := other.Add(k, other.Slot(rank), r, now); err != nil {
+			t.Fatal(err)
+		}
+		return true
+	})
+	compare(t, -1, other, one, ranks, chainOf(rng))
 	seen := 0
 	for owner := range uint64(2) {
 		before := -1
@@ -264,6 +288,10 @@ func compare(t *testing.T, step int, table *Table, m *model, ranks []shard.RankI
 			got, active = table.Load(s), int(depth[s])
 			if turn, since := table.Turn(s); turn != m.turn(rank) || since.IsZero() != (got.Prefilling == 0) {
 				t.Fatalf("step %d: at rank %v it is the turn of %d tokens since %v, want %d", step, rank, turn, since, m.turn(rank))
+			}
+			requests, prefilling, prompts, behind := table.Behind(s)
+			if requests != got.Requests || prefilling != got.Prefilling || prompts != got.PromptTokens || behind != got.PrefillTokens-m.turn(rank) {
+				t.Fatalf("step %d: rank %v has %d requests, %d to begin, of %d tokens, %d behind the first; want %+v", step, rank, requests, prefilling, prompts, behind, got)
 			}
 		}
 		if want := m.load(rank); got != want {
