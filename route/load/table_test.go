@@ -281,6 +281,13 @@ func compare(t *testing.T, step int, table *Table, m *model, ranks []shard.RankI
 	t.Helper()
 	depth := make([]uint32, table.Slots())
 	table.Active(chain, depth)
+	parts := 0
+	for k := range m.live {
+		parts += int(min(k.Stage, 1))
+	}
+	if table.Parts() != parts {
+		t.Fatalf("step %d: %d bookings are of a part, want %d", step, table.Parts(), parts)
+	}
 	for _, rank := range ranks {
 		var got Load
 		var active int
