@@ -255,7 +255,7 @@ func (d *directory) shrinkTop() {
 func (d *directory) need(n int) int64 {
 	pages := min(n/16, d.leaves) + 2
 	b := int64(cap(d.top))*refBytes + int64(pages)*leafBytes
-	if pages -= len(d.pages.free); pages <= 0 {
+	if pages -= d.pages.free(); pages <= 0 {
 		return b
 	}
 	heap := min(pages, smallPages-d.pages.small)
