@@ -73,6 +73,10 @@
 // took 1,600 or 1,400 instructions, a quarter of the writer's time on a fleet that generates. So is
 // a removal in no order that is one hole more in a run (scattered.go).
 //
+// A holder is cleared in steps (clear.go): from the first on nothing counts as its own, but lookups and cuts have what
+// is left under its number. So the caller gives that to nobody else until nothing is left, and a holder that goes on
+// another one.
+//
 // Memory is accounted by kind with the allocator's size classes. Beyond the budget,
 // which all indexes of the process share, blocks of holders with more than an equal
 // share of their index are refused, a sixteenth (at least 4 MiB) further on those of

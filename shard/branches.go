@@ -24,7 +24,7 @@ func (s *Space) tree(path []core.Step) (treeReader, bool) {
 // Branches returns what follows the branch at the end of the path in what is held, of which
 // the empty path is the root: at most limit of it, those of most holders first. It takes no
 // lock, looks at no more than most branches of each shard, and reports false if nothing is
-// there any more.
+// there any more. What ranks have had that were cleared or removed counts until it is taken apart.
 func (s *Space) Branches(path []core.Step, limit, most int) (found core.Branching, ok bool) {
 	if len(path) > 0 {
 		if t, is := s.tree(path); is {

@@ -25,7 +25,7 @@ type clears struct {
 }
 
 func (c clears) withDefaults() clears {
-	c.from, c.step, c.paid = cmp.Or(c.from, 256), cmp.Or(c.step, 1024), cmp.Or(c.paid, 512)
+	c.from, c.step, c.paid = cmp.Or(c.from, 256), cmp.Or(c.step, 512), cmp.Or(c.paid, 512)
 	return c
 }
 

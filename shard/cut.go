@@ -90,7 +90,7 @@ func (s *Space) BeginCut(ctx context.Context, emit func(shard int, p *core.Piece
 }
 
 // Ranks returns the ranks that were present. The cut may have pieces of others:
-// of replacements that were not committed, and of ranks that were being removed.
+// of replacements that were not committed, and of what is nobody's any more.
 func (c *Cut) Ranks() []CutRank { return c.ranks }
 
 // Begun returns when every batch before the cut is applied.

@@ -137,8 +137,8 @@ func (p *Replacement) do(ctx context.Context, prepare func(t *task)) (core.Outco
 }
 
 // Commit makes the new state the rank's: in one step for lookups, and between
-// the batches applied before and after the call for writers. Then the old
-// blocks are dropped, and done, if not nil, is called; it must not block. After
+// the batches applied before and after the call for writers. Then done, if not
+// nil, is called; it must not block. The old blocks, which are nobody's, are taken apart after that. After
 // an error the Replacement is still open, and Abort ends it.
 func (p *Replacement) Commit(ctx context.Context, done func()) error {
 	removed := false

@@ -76,5 +76,5 @@ func (r *Result) memberOf(slots []atomic.Pointer[member], h core.Holder) (Member
 
 // Sum returns how many ranks match at the tier level and the sum of their
 // depths in blocks, as the lookup saw them: without looking whether a rank has
-// been removed since.
+// been removed since, and with what is nobody's any more and not yet taken apart.
 func (r *Result) Sum(t event.Tier) (ranks int, blocks uint64) { return r.matches.Sum(t) }
