@@ -18,7 +18,6 @@ import (
 	"github.com/kvatlas/kvatlas/bench/lab"
 	"github.com/kvatlas/kvatlas/bench/mock"
 	"github.com/kvatlas/kvatlas/bench/trace"
-	"github.com/kvatlas/kvatlas/internal/hugemem"
 	"github.com/kvatlas/kvatlas/route"
 )
 
@@ -91,7 +90,6 @@ func runLab(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 	}
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt)
 	defer stop()
-	hugemem.Heap(labHeap)
 	end, err := profile(o.profile)
 	if err != nil {
 		return err

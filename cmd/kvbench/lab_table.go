@@ -12,8 +12,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-
-	"github.com/kvatlas/kvatlas/internal/hugemem"
 )
 
 // labSetting is one table: a fleet and its requests, for every row.
@@ -112,7 +110,6 @@ func runLabTable(ctx context.Context, args []string, stdout, stderr io.Writer) e
 	}); err != nil {
 		return err
 	}
-	hugemem.Heap(labHeap)
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt)
 	defer stop()
 	if err := o.run(ctx, stdout, stderr); err != nil {

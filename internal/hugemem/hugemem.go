@@ -62,8 +62,12 @@ func Taken(bytes int) int {
 }
 
 // Heap asks that the next size bytes of the Go heap be on huge pages, for programs that soon fill about so many and read them at random: the rest
-// is taken back, and costs nothing. It does nothing where the system would not give so many.
+// is taken back, and costs nothing. It does nothing where the system would not give so many. Once a process: of a heap that was in use
+// before, the bytes are cleared.
 func Heap(size int) {
+	if race.Enabled { // which would note each of the bytes
+		return
+	}
 	b := Alloc(size)
 	if b.Free(); !b.mapped {
 		return
