@@ -68,7 +68,6 @@ func (l *literal) release(used []*block) {
 func TestCacheIsLiteral(t *testing.T) {
 	type request struct {
 		sequence
-		all  []uint64 // names of its prompt
 		used []*block
 	}
 	var evicted, shared, found, pinned int
@@ -87,31 +86,31 @@ func TestCacheIsLiteral(t *testing.T) {
 		}
 		// compute makes the next blocks of the prompt ones that can be found, unless another request's can be.
 		compute := func(q *request, n int) {
-			to := min(q.named+n, len(q.all), q.blocks)
-			n = c.match(q.all[q.named:to])
-			if want := l.match(q.all[q.named:to]); n != want {
+			to := min(q.named+n, len(q.name), q.blocks)
+			n = c.match(q.name[q.named:to])
+			if want := l.match(q.name[q.named:to]); n != want {
 				t.Fatalf("seed %d: %d blocks are found, want %d", seed, n, want)
 			}
 			if n > 0 {
 				shared += n
 				l.release(q.used[len(q.used)-n:])
-				q.used = slices.Insert(q.used[:len(q.used)-n], q.named, l.use(q.all[q.named:q.named+n])...)
+				q.used = slices.Insert(q.used[:len(q.used)-n], q.named, l.use(q.name[q.named:q.named+n])...)
 				c.giveBlank(&q.sequence, n)
 				c.use(&q.sequence, n)
 			}
 			if q.named < to {
-				for i, name := range q.all[q.named:to] {
+				for i, name := range q.name[q.named:to] {
 					b := q.used[q.named+i]
 					b.name, b.named, l.by[name] = name, true, b
 				}
-				c.name(&q.sequence, q.all[q.named:to])
+				c.name(&q.sequence, to-q.named)
 			}
 		}
 		for range 600 {
 			switch rng.IntN(4) {
 			case 0:
-				q := &request{all: chain()}
-				want := q.all[:rng.IntN(len(q.all)+1)]
+				q := &request{sequence: sequence{name: chain()}}
+				want := q.name[:rng.IntN(len(q.name)+1)]
 				cached := c.match(want)
 				if n := l.match(want); n != cached {
 					t.Fatalf("seed %d: %d blocks are found, want %d", seed, cached, n)
@@ -125,13 +124,13 @@ func TestCacheIsLiteral(t *testing.T) {
 				if n := c.idle(cached); n != idle {
 					t.Fatalf("seed %d: %d of the %d blocks that are found are free, want %d", seed, n, cached, idle)
 				}
-				need := len(q.all) - cached + rng.IntN(2)
+				need := len(q.name) - cached + rng.IntN(2)
 				if c.free-idle < need {
 					continue
 				}
 				found += cached
 				c.use(&q.sequence, cached)
-				q.used = l.use(q.all[:cached])
+				q.used = l.use(q.name[:cached])
 				for range need {
 					b, name, named := l.take()
 					if got, is := c.take(&q.sequence); got != name && named || is != named {
