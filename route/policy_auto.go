@@ -216,12 +216,14 @@ func (a *auto) estimate(e *estimate, w *Weighing, c *Candidate, held int) {
 	}
 	wait, rest := decode/2, queued // half of the decode step that is under way
 	e.stalls = 0.5
+	overdue := 0.0 // by which the one ahead should have been computed
 	if c.Prefilling > 0 {
 		// The one ahead has had its turn for a while.
 		head := float64(c.HeadTokens)
 		steps := max(1, head/chunk)
 		all := steps*step + v.prefillToken*head
-		e.past = min(max(ms(w.Now.Sub(c.Since)), 0), all)
+		past := ms(w.Now.Sub(c.Since))
+		e.past, overdue = min(max(past, 0), all), past-all
 		wait, rest = all-e.past, queued-head
 		e.steps, e.tokens, e.stalls = steps, head, steps
 	}
@@ -232,9 +234,11 @@ func (a *auto) estimate(e *estimate, w *Weighing, c *Candidate, held int) {
 	}
 	e.first = wait + steps*step + v.prefillToken*(rest+mine)
 	if room := usable * float64(c.TotalBlocks); decodes && room > 0 && c.DecodeBlocks > room {
-		// Engines let in, or preempt, as blocks allow: what is missing comes back with the
-		// answers there, all of it within the time of one.
-		e.blocks = (1 - room/c.DecodeBlocks) * a.speeds.output * decode
+		// Engines let in in order, or preempt, as blocks allow: what is missing comes back with the answers
+		// there, all of a request's blocks with its last token. The one ahead that is overdue waits for just
+		// that, and what has lasted for so long lasts as long again: few answers are as long as the mean.
+		missing := (c.DecodeBlocks - room) / c.DecodeBlocks * float64(c.Requests+1)
+		e.blocks = max(untilEnd(int(math.Ceil(missing)), c.Requests)*a.speeds.output*decode, overdue)
 		e.first += e.blocks
 	}
 	e.token = v.prefillToken
@@ -257,6 +261,15 @@ func (a *auto) estimate(e *estimate, w *Weighing, c *Candidate, held int) {
 			e.decoding *= most / (most + e.decoding)
 		}
 	}
+}
+
+// untilEnd returns how long it takes until so many of n answers have ended, in mean answers, where each that
+// goes on is as likely to end at any moment as the others, however long it is already.
+func untilEnd(of, n int) (sum float64) {
+	for i := range min(of, n) {
+		sum += 1 / float64(n-i)
+	}
+	return sum
 }
 
 // least returns no more than estimate's cost, for less: one step of the rank, with its decodes, and the

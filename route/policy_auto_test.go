@@ -347,6 +347,50 @@ func TestAutoLearnsWhatPoolsTake(t *testing.T) {
 	}
 }
 
+// TestAutoDoesNotQueueBehindBlocks: a rank's one request leaves too few blocks for the next, which has waited for long and
+// is taken to wait as long again: what a third one has cached there is not worth that. That a prompt ahead takes longer than
+// it should is else no reason.
+func TestAutoDoesNotQueueBehindBlocks(t *testing.T) {
+	local := numbers(1, 250) // 1,000 tokens
+	for _, full := range []bool{true, false} {
+		r, _, c := autoFleet(t, 2, local)
+		blocks := 20_000
+		if full {
+			blocks = 2000
+		}
+		if err := r.SetWorker(Worker{ID: 1, TotalBlocks: blocks}); err != nil {
+			t.Fatal(err)
+		}
+		best(t, r, Prompt{Local: numbers(100_000, 1500)}, Options{RequestID: "long", Worker: ptr(uint64(1))})
+		r.MarkPrefillComplete("long")
+		best(t, r, Prompt{Local: numbers(200_000, 400)}, Options{RequestID: "waits", Worker: ptr(uint64(1))})
+		cost := func() float64 {
+			return best(t, r, Prompt{Local: local}, Options{Worker: ptr(uint64(1)), Explain: true}).Cost
+		}
+		atFirst := cost()
+		const waited = 50_000 // ms
+		c.add(waited * time.Millisecond)
+		if later := cost(); full && later < 0.9*waited || !full && later > atFirst {
+			t.Errorf("full is %v: %.0f ms at first, %.0f when the one ahead has waited for %d", full, atFirst, later, waited)
+		}
+		want := uint64(1)
+		if full {
+			want = 2
+		}
+		if got := best(t, r, Prompt{Local: local}, Options{}); got.Worker != want {
+			t.Errorf("full is %v: worker %d, want %d", full, got.Worker, want)
+		}
+	}
+	for _, x := range []struct {
+		of, n int
+		want  float64
+	}{{0, 3, 0}, {1, 1, 1}, {1, 4, 0.25}, {2, 2, 1.5}, {9, 2, 1.5}, {9, 0, 0}} {
+		if got := untilEnd(x.of, x.n); got != x.want {
+			t.Errorf("%d of %d answers end after %v, want %v", x.of, x.n, got, x.want)
+		}
+	}
+}
+
 // TestAutoLearnsLoads: how long a block takes to load is learned from first
 // tokens, whatever the credit says.
 func TestAutoLearnsLoads(t *testing.T) {
