@@ -221,7 +221,7 @@ func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (le
 	}
 	r.missed = missed
 	r.findSources(s, o, now)
-	r.forget(s)
+	r.forget()
 	left[Eligible] = 0
 	return left
 }
@@ -364,6 +364,7 @@ func (r *Router) listed(w *workerState, o *Options) Reason {
 func (r *Router) lookUp(s *scratch) {
 	if n := r.table.Slots(); n > len(r.depth) {
 		r.depth = append(r.depth, make([][event.NumTiers]uint32, n-len(r.depth))...)
+		r.found = append(r.found, make([]uint64, words(n)-len(r.found))...)
 	}
 	r.deepest, r.fullest, r.most = 0, 0, 0
 	switch {
@@ -377,7 +378,7 @@ func (r *Router) lookUp(s *scratch) {
 				for t, d := range within { // it may be found in two ways
 					r.depth[m.slot][t] = max(r.depth[m.slot][t], d)
 				}
-				r.fuller(m.slot)
+				r.finds(m.slot)
 			}
 			r.deepest = max(r.deepest, k.depth[event.External])
 		}
@@ -385,17 +386,10 @@ func (r *Router) lookUp(s *scratch) {
 		s.result.EachMember(func(k shard.Member, depth [event.NumTiers]uint32) {
 			if n := r.number(k); n.member {
 				setWithin(&r.depth[n.slot], &depth, len(s.local))
-				r.fuller(n.slot)
+				r.finds(n.slot)
 			}
 			r.deepest = max(r.deepest, depth[event.External])
 		})
-	}
-}
-
-// fuller notes the slot if it has most of the prompt so far.
-func (r *Router) fuller(slot uint32) {
-	if d := r.depth[slot][event.Device]; d > r.most || d == r.most && slot < r.fullest {
-		r.fullest, r.most = slot, d
 	}
 }
 
@@ -408,13 +402,6 @@ func setWithin(to, said *[event.NumTiers]uint32, blocks int) {
 	for t := event.NumTiers - 1; t >= 0; t-- {
 		longest = min(longest, said[t])
 		to[t] = longest
-	}
-}
-
-// forget zeroes what lookUp wrote.
-func (r *Router) forget(s *scratch) {
-	if s.looked {
-		clear(r.depth)
 	}
 }
 

@@ -2,6 +2,7 @@ package route
 
 import (
 	"context"
+	"math/bits"
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/shard"
@@ -82,6 +83,27 @@ func (s *scratch) each(f func(id shard.RankID, depth *[event.NumTiers]uint32)) {
 		f(s.shares[i].RankID, &s.shares[i].depth)
 	}
 }
+
+// finds notes that the slot has something of the prompt, and that it has most of it so far.
+func (r *Router) finds(slot uint32) {
+	r.found[slot/64] |= 1 << (slot % 64)
+	if d := r.depth[slot][event.Device]; d > r.most || d == r.most && slot < r.fullest {
+		r.fullest, r.most = slot, d
+	}
+}
+
+// forget zeroes what lookUp wrote.
+func (r *Router) forget() {
+	for i, word := range r.found {
+		for ; word != 0; word &= word - 1 {
+			r.depth[64*i+bits.TrailingZeros64(word)] = [event.NumTiers]uint32{}
+		}
+		r.found[i] = 0
+	}
+}
+
+// words is how many are needed for a bit for each of so many slots.
+func words(slots int) int { return (slots + 63) / 64 }
 
 // newScratch returns one whose guess is a field, as a closure made for each request would be allocated
 // for each.

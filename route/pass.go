@@ -2,6 +2,8 @@ package route
 
 import (
 	"math"
+	"math/bits"
+	"slices"
 
 	"github.com/kvatlas/kvatlas/event"
 )
@@ -35,15 +37,24 @@ const (
 
 // passes is the router's memory for that.
 type passes struct {
-	usual []usual   // by slot; empty once members or a worker have changed
-	rest  []*member // of the choice being made, who was not passed over
+	usual []usual // by slot; empty once members or a worker have changed
+	kinds [usualWhole + 1]struct {
+		ranks  int
+		others []uint64 // a bit for each slot of a member of another kind
+	}
+	rest []*member // of the choice being made, who was not passed over
 }
 
-func (r *Router) kinds() []usual {
+func (r *Router) usually() []usual {
 	if len(r.usual) > 0 {
 		return r.usual
 	}
-	for _, m := range r.bySlot[:min(len(r.bySlot), r.table.Slots())] {
+	for i := range r.kinds {
+		k := &r.kinds[i]
+		k.ranks, k.others = 0, slices.Grow(k.others[:0], len(r.found))[:len(r.found)]
+		clear(k.others)
+	}
+	for slot, m := range r.bySlot[:min(len(r.bySlot), r.table.Slots())] {
 		kind := usualWhole
 		switch {
 		case m == nil:
@@ -54,6 +65,12 @@ func (r *Router) kinds() []usual {
 			kind = usualPrefill
 		}
 		r.usual = append(r.usual, kind)
+		r.kinds[kind].ranks++
+		for i := range r.kinds {
+			if kind != nobody && usual(i) != kind {
+				r.kinds[i].others[slot/64] |= 1 << (slot % 64)
+			}
+		}
 	}
 	return r.usual
 }
@@ -75,7 +92,7 @@ func (r *Router) passing(s *scratch, o *Options, look, track bool) (most *member
 		r.policy != Policy(r.times) || len(r.others) > 0 || r.peers > 1 || r.settings.TierCredits[event.Device] != 1 || r.times.aiming(w) {
 		return nil
 	}
-	if r.most == 0 || r.kinds()[r.fullest] != usualOf(o.Stage) || !plain(&r.depth[r.fullest]) {
+	if r.most == 0 || r.usually()[r.fullest] != usualOf(o.Stage) || !plain(&r.depth[r.fullest]) {
 		return nil
 	}
 	if most = r.bySlot[r.fullest]; most.stale || most.belief.doubted { // then another's may count for more
@@ -99,39 +116,46 @@ func plain(depth *[event.NumTiers]uint32) bool {
 }
 
 // passBy returns the ranks of which candidates are made, in the order of their slots: not those that cost more than the one
-// that has most of the prompt, whatever else is found of them. It goes by tables alone, as nearly all are such, and of these
-// nearly all have nothing of a prompt that takes longer to compute than that. So many others wait.
+// that has most of the prompt, whatever else is found of them. It goes by tables alone, as nearly all are such. Where all of
+// the prompt takes longer to compute than that costs, those that have nothing of it, nearly all, are not even looked at. So many
+// others wait.
 func (r *Router) passBy(s *scratch, fullest *member, waiting int) []*member {
-	w, p, kinds := &r.weigh, &r.weigh.passed, r.kinds()
-	depth, kind, size, tokens := r.depth[:len(kinds)], usualOf(w.Stage), r.cfg.BlockSize, s.tokens
-	best, most, ranks := p.best.in(w.Stage), p.least, 0 // what is read of each rank is at hand
+	w, p, usually, kind := &r.weigh, &r.weigh.passed, r.usually(), usualOf(r.weigh.Stage)
+	size, tokens, best, most := r.cfg.BlockSize, s.tokens, p.best.in(w.Stage), p.least // what is read of each rank is at hand
 	long := best.least(0, 0, tokens) > most
-	r.rest = r.rest[:0]
-	for i, is := range kinds {
-		slot, d := uint32(i), &depth[i]
-		if is == kind && plain(d) && slot != fullest.slot {
-			over := long && d[event.Device] == 0
-			if !over {
+	r.rest, p.ranks = r.rest[:0], r.kinds[kind].ranks
+	for i, look := range r.kinds[kind].others {
+		if look |= r.found[i]; !long {
+			look = math.MaxUint64
+		}
+		for ; look != 0; look &= look - 1 {
+			slot := uint32(64*i + bits.TrailingZeros64(look))
+			if int(slot) >= len(usually) {
+				break
+			}
+			is, d := usually[slot], &r.depth[slot]
+			if is == kind && plain(d) && slot != fullest.slot {
 				requests, _, prompts, behind := r.table.Behind(slot)
 				behind += tokens - min(int(d[event.Device])*size, tokens)
 				// How fast this rank is need mostly not be looked up.
-				over = best.least(requests, prompts, behind) > most
+				over := best.least(requests, prompts, behind) > most
 				if !over {
 					m := r.bySlot[slot]
 					over = r.times.speeds.of(slot, rankKey{m.Worker, m.DPRank}).in(w.Stage).least(requests, prompts, behind) > most
 				}
+				if over {
+					continue
+				}
 			}
-			if over {
-				ranks++
-				continue
+			if is == kind {
+				p.ranks--
 			}
-		}
-		if is != nobody {
-			r.rest = append(r.rest, r.bySlot[slot])
+			if is != nobody {
+				r.rest = append(r.rest, r.bySlot[slot])
+			}
 		}
 	}
-	p.ranks = ranks
-	p.idle = waiting >= (ranks+1)/2 && r.idle(kind) // else nobody asks
+	p.idle = waiting >= (p.ranks+1)/2 && r.idle(kind) // else nobody asks
 	return r.rest
 }
 

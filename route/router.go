@@ -120,6 +120,7 @@ type Router struct {
 
 	// Of the choice being made.
 	depth   [][event.NumTiers]uint32 // by slot; zero between choices
+	found   []uint64                 // a bit for each slot where it is not zero
 	deepest uint32                   // blocks of the prompt that a rank has, whoever may be chosen
 	fullest uint32                   // the first slot that has most of the prompt on its device: so many blocks
 	most    uint32
