@@ -3,7 +3,6 @@ package route
 import (
 	"math"
 	"math/bits"
-	"slices"
 
 	"github.com/kvatlas/kvatlas/event"
 )
@@ -23,54 +22,38 @@ type passed struct {
 	idle  bool    // one of the fleet has no prompt to compute, if so many wait that it matters
 }
 
-// usual says of a slot whether its rank may be passed over for its load and what it has of the prompt alone: nothing leaves it
-// out, and no more counts of what the index has of it than is on its device. Choices read it of every rank, so it is kept by slot,
-// and emptied by whoever adds or takes away a member, or changes a worker.
+// usual says of a slot which choices its rank is for, as nothing else leaves one out. They read it of every rank, so it is
+// kept by slot, and emptied by whoever adds or takes away a member, or changes a worker.
 type usual uint8
 
 const (
-	nobody       usual = iota // no member's slot
-	unusual                   // it is to be looked at
+	nobody       usual = iota // no member's slot, or of one that gets no requests
 	usualPrefill              // it computes prompts for others
 	usualWhole                // it does the rest
 )
 
 // passes is the router's memory for that.
 type passes struct {
-	usual []usual // by slot; empty once members or a worker have changed
-	kinds [usualWhole + 1]struct {
-		ranks  int
-		others []uint64 // a bit for each slot of a member of another kind
-	}
-	rest []*member // of the choice being made, who was not passed over
+	usual []usual             // by slot; empty once members or a worker have changed
+	kinds [usualWhole + 1]int // how many there are of each
+	rest  []*member           // of the choice being made, who was not passed over
 }
 
 func (r *Router) usually() []usual {
 	if len(r.usual) > 0 {
 		return r.usual
 	}
-	for i := range r.kinds {
-		k := &r.kinds[i]
-		k.ranks, k.others = 0, slices.Grow(k.others[:0], len(r.found))[:len(r.found)]
-		clear(k.others)
-	}
-	for slot, m := range r.bySlot[:min(len(r.bySlot), r.table.Slots())] {
+	clear(r.kinds[:])
+	for _, m := range r.bySlot[:min(len(r.bySlot), r.table.Slots())] {
 		kind := usualWhole
 		switch {
-		case m == nil:
+		case m == nil || m.worker.absent() != Eligible:
 			kind = nobody
-		case m.worker.absent() != Eligible || m.worker.Pooled:
-			kind = unusual
 		case m.worker.Role == Prefill:
 			kind = usualPrefill
 		}
 		r.usual = append(r.usual, kind)
-		r.kinds[kind].ranks++
-		for i := range r.kinds {
-			if kind != nobody && usual(i) != kind {
-				r.kinds[i].others[slot/64] |= 1 << (slot % 64)
-			}
-		}
+		r.kinds[kind]++
 	}
 	return r.usual
 }
@@ -123,9 +106,9 @@ func (r *Router) passBy(s *scratch, fullest *member, waiting int) []*member {
 	w, p, usually, kind := &r.weigh, &r.weigh.passed, r.usually(), usualOf(r.weigh.Stage)
 	size, tokens, best, most := r.cfg.BlockSize, s.tokens, p.best.in(w.Stage), p.least // what is read of each rank is at hand
 	long := best.least(0, 0, tokens) > most
-	r.rest, p.ranks = r.rest[:0], r.kinds[kind].ranks
-	for i, look := range r.kinds[kind].others {
-		if look |= r.found[i]; !long {
+	r.rest = r.rest[:0]
+	for i, look := range r.found[:words(len(usually))] {
+		if !long {
 			look = math.MaxUint64
 		}
 		for ; look != 0; look &= look - 1 {
@@ -133,8 +116,10 @@ func (r *Router) passBy(s *scratch, fullest *member, waiting int) []*member {
 			if int(slot) >= len(usually) {
 				break
 			}
-			is, d := usually[slot], &r.depth[slot]
-			if is == kind && plain(d) && slot != fullest.slot {
+			if usually[slot] != kind {
+				continue
+			}
+			if d := &r.depth[slot]; plain(d) && slot != fullest.slot {
 				requests, _, prompts, behind := r.table.Behind(slot)
 				behind += tokens - min(int(d[event.Device])*size, tokens)
 				// How fast this rank is need mostly not be looked up.
@@ -147,14 +132,10 @@ func (r *Router) passBy(s *scratch, fullest *member, waiting int) []*member {
 					continue
 				}
 			}
-			if is == kind {
-				p.ranks--
-			}
-			if is != nobody {
-				r.rest = append(r.rest, r.bySlot[slot])
-			}
+			r.rest = append(r.rest, r.bySlot[slot])
 		}
 	}
+	p.ranks = r.kinds[kind] - len(r.rest)
 	p.idle = waiting >= (p.ranks+1)/2 && r.idle(kind) // else nobody asks
 	return r.rest
 }

@@ -34,13 +34,13 @@ func TestPassedBy(t *testing.T) {
 			})
 			for w := range uint64(ranks) {
 				n := Worker{ID: w, Ranks: 1, Role: role(int(w)), TotalBlocks: rng.IntN(3) * 2000, MaxBatchedTokens: rng.IntN(3) * 2048}
-				n.Draining = rng.IntN(12) == 0
+				n.Draining, n.Pooled = rng.IntN(12) == 0, rng.IntN(6) == 0
 				if err := r.SetWorker(n); err != nil {
 					t.Fatal(err)
 				}
 				tier := event.Device
 				if rng.IntN(8) == 0 {
-					tier = event.HostPinned
+					tier = event.HostPinned + event.Tier(rng.IntN(3))
 				}
 				store(t, space, w, 0, tier, numbers(1, max(0, rng.IntN(3)-1)*(prefix-rng.IntN(3)))...)
 			}
