@@ -10,6 +10,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/testing/racetest"
+	"github.com/kvatlas/kvatlas/route/load"
 	"github.com/kvatlas/kvatlas/shard"
 )
 
@@ -25,7 +26,13 @@ func TestPassedByOptions(t *testing.T) {
 		found int
 	}
 	passed, doubted, failing := 0, 0, 0
-	for seed := range uint64(40) {
+	const ( // behind 40 histories, those where nobody is passed over, as it would change choices or what others are told
+		besideOthers = 40 + iota
+		withPeers
+		byKV
+		histories
+	)
+	for seed := range uint64(histories) {
 		rng := rand.New(rand.NewPCG(seed, 79))
 		ranks := fewestPassed + rng.IntN(40)
 		now := time.Unix(1000, 0)
@@ -34,11 +41,12 @@ func TestPassedByOptions(t *testing.T) {
 				ID: id, Ranks: 1 + uint32(rng.IntN(4)/3), FirstRank: uint32(rng.IntN(8) / 7), Role: Role(min(seed%4, 1) * uint64(rng.IntN(3))), CPU: rng.IntN(4) == 0,
 				Pooled: rng.IntN(16) == 0, TotalBlocks: rng.IntN(3) * 2000, MaxBatchedTokens: rng.IntN(3) * 2048,
 				Draining: rng.IntN(24) == 0, Dead: rng.IntN(24) == 0, Addressless: rng.IntN(24) == 0,
-				Peer: seed%8 == 7 && rng.IntN(20) == 0,
+				Peer: seed%8 == 7 && rng.IntN(20) == 0 || seed == withPeers && rng.IntN(2) == 0,
 			}
 		}
 		var routers [2]*Router
 		var spaces [2]*shard.Space
+		var said [2]string // to other routers
 		for i := range routers {
 			r, space, _ := open(t, func(c *Config) {
 				c.Settings.Mode, c.Settings.Seed = "auto", seed
@@ -46,11 +54,18 @@ func TestPassedByOptions(t *testing.T) {
 				if seed%5 == 4 {
 					c.Settings.TierCredits = [event.NumTiers]float64{1, 1, 0.5, 0.25}
 				}
+				if seed == byKV {
+					c.Settings.Mode = "kv"
+				}
 				if seed%7 == 6 {
 					c.Index, c.Shares = nil, oneShare{c.Index, seed%2 == 0}
 				}
 				c.Now = func() time.Time { return now }
 			})
+			if seed == withPeers {
+				r.times.speeds.loads[pulled] = loadTime{1, 1e6} // it is worth much
+			}
+			r.SetJournal(journal(func(c load.Change) { said[i] += fmt.Sprintln(c) }))
 			routers[i], spaces[i] = r, space
 		}
 		both := func(f func(r *Router)) {
@@ -202,6 +217,18 @@ func TestPassedByOptions(t *testing.T) {
 			case 16:
 				p.Guessed = true
 			}
+			if seed == besideOthers {
+				c := load.Change{Kind: load.Sought, Key: load.Key{Owner: 2, ID: fmt.Sprint(n)}, Held: n%2 == 0, Request: load.Request{PromptTokens: 1000}}
+				for _, id := range some() {
+					c.Ranks = append(c.Ranks, load.Want{Rank: shard.RankID{Worker: id}, NewTokens: rng.IntN(4000)})
+				}
+				both(func(r *Router) {
+					r.Replace(2, func(func(load.Change) bool) {})
+					r.SetDelay(time.Millisecond, 0)
+					r.bids.crowd = 1e6
+					r.Apply(c)
+				})
+			}
 			pair := seed%4 != 0 && rng.IntN(3) == 0
 			var answers [2]Answer
 			var before [2]Answer
@@ -221,9 +248,15 @@ func TestPassedByOptions(t *testing.T) {
 			}
 			for _, of := range [][2]Answer{answers, before} {
 				a, all := &of[0], &of[1]
-				if a.RankID != all.RankID || a.Cost != all.Cost || a.Account != all.Account || a.First != all.First || a.Overdue != all.Overdue || a.Pull != all.Pull || fmt.Sprint(errs[0]) != fmt.Sprint(errs[1]) {
+				if a.Settle != all.Settle || a.RankID != all.RankID || a.Cost != all.Cost || a.Account != all.Account || a.First != all.First || a.Overdue != all.Overdue || a.Pull != all.Pull || fmt.Sprint(errs[0]) != fmt.Sprint(errs[1]) {
 					t.Fatalf("seed %d, request %d: %+v (%v), of all %+v (%v)", seed, n, a, errs[0], all, errs[1])
 				}
+			}
+			if said[0] != said[1] {
+				t.Fatalf("seed %d, request %d: others are told %s, of all %s", seed, n, said[0], said[1])
+			}
+			if said = [2]string{}; seed >= besideOthers && routers[0].weigh.passed.ranks > 0 {
+				t.Fatalf("seed %d, request %d: %d are passed over", seed, n, routers[0].weigh.passed.ranks)
 			}
 			passed += routers[0].weigh.passed.ranks
 			for _, m := range routers[0].members {
