@@ -50,6 +50,7 @@ type bids struct {
 	delay   time.Duration // until others have heard one's word, and the other way, at most; 0: not known
 	least   time.Duration // at least
 	open    []bid         // by when they were heard
+	list    []*bid        // of the last call of before
 	moments []time.Time   // of the last own choices, a ring
 	next    int           // of moments
 	seq     uint64        // of the last one made or heard
@@ -60,7 +61,7 @@ type bid struct {
 	load.Change
 	made     time.Time // of another router's the latest that it may have been
 	told     time.Time // or heard
-	at       time.Time // its place among the others; see sort
+	at       time.Time // its place among the others; see before
 	shortest int       // tokens to be computed where most of the prompt is cached
 	seq      uint64    // in the order in which those of one router were made
 }
@@ -198,35 +199,33 @@ func (b *bids) expire(now time.Time) {
 	}
 }
 
-// sort puts the bids into the order in which they choose, and returns how many of them come before one's own, which is none
-// of them. Of those that wait it is that of queues. Of the others those of one moment, as far as can be told, come the one
-// with less to compute first or, of pairs, the one of the router before. It is one order of all: where routers that know
-// the same compared but two at a time, three of them might each expect another's to come first.
+// before returns the bids that come before one's own, which is none of them, in the order in which they choose. Of those that
+// wait, at other routers, it is that of queues. Of the others those of one moment, as far as can be told, come the one with less to compute first
+// or, of pairs, the one of the router before. It is one order of all: where routers that know the same compared but two at a
+// time, three of them might each expect another's to come first. The result lives until the next call.
 //
 // Two that wait must not each be after the other: neither would go, beside an idle rank. So another router's counts as made as
 // late as it may have been. Then of two that came within what words differ by both may go, as they would without a word.
-func (b *bids) sort(mine *bid) int {
-	all := append(b.open, *mine)
-	slices.SortFunc(all, func(x, y bid) int { return x.made.Compare(y.made) })
-	within := max(b.delay/8, b.delay-b.least)
-	var moment time.Time
-	for i := range all {
-		if o := &all[i]; !o.Held {
-			if o.made.Sub(moment) > within {
-				moment = o.made
-			}
-			o.at = moment
+func (b *bids) before(mine *bid) []*bid {
+	list := b.list[:0]
+	for i := range b.open {
+		if !b.open[i].Held {
+			list = append(list, &b.open[i])
 		}
 	}
-	slices.SortFunc(all, func(x, y bid) int {
-		switch {
-		case x.Held && y.Held:
-			return cmp.Or(x.turn().Compare(y.turn()), cmp.Compare(x.Key.Owner, y.Key.Owner), cmp.Compare(x.Key.ID, y.Key.ID))
-		case x.Held:
-			return 1
-		case y.Held:
-			return -1
+	if !mine.Held {
+		list = append(list, mine)
+	}
+	slices.SortFunc(list, func(x, y *bid) int { return x.made.Compare(y.made) })
+	within := max(b.delay/8, b.delay-b.least)
+	var moment time.Time
+	for _, o := range list {
+		if o.made.Sub(moment) > within {
+			moment = o.made
 		}
+		o.at = moment
+	}
+	slices.SortFunc(list, func(x, y *bid) int {
 		first := cmp.Or(x.at.Compare(y.at), cmp.Compare(x.Key.Stage, y.Key.Stage))
 		if x.Key.Stage == uint8(PrefillStage) { // no queue orders these: each router goes through its own as they came
 			return cmp.Or(first, cmp.Compare(x.Key.Owner, y.Key.Owner), cmp.Compare(x.seq, y.seq))
@@ -234,19 +233,36 @@ func (b *bids) sort(mine *bid) int {
 		return cmp.Or(first, cmp.Compare(x.shortest, y.shortest), cmp.Compare(x.Key.Owner, y.Key.Owner), cmp.Compare(x.Key.ID, y.Key.ID))
 	})
 	var last time.Time
-	for i := range all { // one that waits is before the first of the others that has its turn later
-		o := &all[i]
-		if o.at = o.turn(); !o.Held {
-			if o.at.Before(last) {
-				o.at = last
-			}
-			last = o.at
+	for i, o := range list { // one that waits is before the first of the others that has its turn later
+		if o.at = o.turn(); !o.at.After(last) {
+			o.at = last.Add(1)
+		}
+		if last = o.at; o == mine {
+			list = list[:i]
+			break
 		}
 	}
-	slices.SortStableFunc(all, func(x, y bid) int { return x.at.Compare(y.at) })
-	i := slices.IndexFunc(all, func(o bid) bool { return o.Key == mine.Key })
-	b.open = slices.Delete(all, i, i+1)
-	return i
+	if mine.Held {
+		mine.at = mine.turn()
+	}
+	order := func(x, y *bid) int {
+		return cmp.Or(x.at.Compare(y.at), cmp.Compare(x.Key.Owner, y.Key.Owner), cmp.Compare(x.Key.ID, y.Key.ID))
+	}
+	for i := range b.open {
+		o := &b.open[i]
+		if !o.Held || o.Key.Owner == b.id {
+			continue // which of those here comes first says the queue that they are in
+		}
+		if o.at = o.turn(); order(o, mine) < 0 {
+			list = append(list, o)
+		}
+	}
+	slices.SortFunc(list, order)
+	if i := slices.IndexFunc(list, func(o *bid) bool { return order(o, mine) > 0 }); i >= 0 {
+		list = list[:i]
+	}
+	b.list = list
+	return list
 }
 
 // turn orders those that wait, as queues do.
@@ -324,19 +340,14 @@ func (r *Router) foresee(s *scratch, mine *contention, waiting int, now time.Tim
 	if len(b.open) == 0 {
 		return
 	}
-	before := b.sort(&mine.bid)
 	plausible := func(tokens int) int { return min(max(tokens, 0), int(crowdPrompts*r.times.speeds.prompt)) }
 	prompt, own, aims := r.weigh.PromptTokens, r.weigh.aim, Options{}
 	var e estimate
 	foreseen := 0
 	s.beside = s.beside[:0]
-	for i := range before {
-		o := &b.open[i]
+	for _, o := range b.before(&mine.bid) {
 		if foreseen == maxForeseen {
 			break
-		}
-		if o.Held && o.Key.Owner == b.id {
-			continue // which of those here comes first says the queue that they are in
 		}
 		r.weigh.PromptTokens = plausible(o.Request.PromptTokens)
 		aims.Waited = o.Waited + now.Sub(o.made)
