@@ -260,3 +260,34 @@ func TestWhatIsOwedIsWhatCanBeCleared(t *testing.T) {
 		}
 	}
 }
+
+// TestClearedWhileItsListIsSwept: of a holder whose long list of runs is swept in steps most is taken apart before the
+// sweep goes on.
+func TestClearedWhileItsListIsSwept(t *testing.T) {
+	const many = 12_000
+	f := newFiller(36)
+	hashes := f.hashes(many)
+	for i := range hashes {
+		f.store(1, hashes[i:i+1], hashes[i:i+1])
+	}
+	for i := range many / 2 {
+		f.remove(1, hashes[2*i:2*i+1])
+	}
+	for range 15 {
+		f.store(1, f.hashes(1), f.hashes(1)) // the sweep has begun
+	}
+	for f.ClearSome(1, many) && f.Runs() > 100 {
+	}
+	for range 100 {
+		f.store(2, f.hashes(1), f.hashes(1)) // and would go on
+	}
+	for f.ClearSome(1, many) {
+	}
+	if err := f.Check(); err != nil {
+		t.Error(err)
+	}
+	f.Clear(2, 0, true)
+	if m := f.Memory(); m.Holders != 0 || f.Runs() != 0 {
+		t.Errorf("%d runs, %+v", f.Runs(), m)
+	}
+}
