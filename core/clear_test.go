@@ -206,12 +206,13 @@ func TestNoStepClearsMore(t *testing.T) {
 	const many, amount = 5000, 640
 	f := newFiller(34)
 	one := f.hashes(many)
-	long, again := f.hashes(many), f.hashes(many)
+	long, again, alone := f.hashes(many), f.hashes(many), f.hashes(many)
 	for i := range one {
 		f.store(1, one[i:i+1], one[i:i+1])
 		f.store(1, f.hashes(1), long[:1])
 	}
 	f.store(1, long, long)
+	f.store(1, alone, alone) // ordinary
 	f.store(2, again, again)
 	f.store(1, f.hashes(many), again) // an exception of as many hashes
 	blocks, runs, steps := f.Blocks(), f.Runs(), 0
