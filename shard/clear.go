@@ -49,11 +49,15 @@ func (s *Space) note(t *task, i int, m *member) {
 	switch {
 	case ev.Tier >= event.NumTiers:
 	case ev.Kind == event.Stored:
-		m.stored += min(len(ev.Engine), math.MaxInt-m.stored)
+		// Written only where it says something new, as owners read the line.
 		if ev.Incomplete {
 			m.stored = math.MaxInt // with ancestors that are inferred
+		} else if m.stored <= s.clears.from {
+			m.stored += len(ev.Engine)
 		}
-		m.tiers |= 1 << ev.Tier
+		if bit := uint8(1) << ev.Tier; m.tiers&bit == 0 {
+			m.tiers |= bit
+		}
 	case ev.Kind == event.Cleared && (ev.AllTiers || m.tiers&^(1<<ev.Tier) == 0):
 		if m.stored > s.clears.from {
 			from, to := s.table.renumber(m)

@@ -50,8 +50,8 @@ type member struct {
 	reached []bool
 	// groups is set once the rank is known to have cache groups.
 	groups atomic.Pointer[grouped]
-	// stored is how many blocks its number may have at most, as far as batches were given to the shards, and tiers
-	// where, a bit for each. Space.mu guards them.
+	// stored is how many blocks its number may have at most, as far as batches were given to the shards, or more than
+	// can be cleared at once; tiers are where, a bit for each. Space.mu guards them.
 	stored int
 	tiers  uint8
 	// pools are those that its worker names; nil: none.
