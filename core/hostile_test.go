@@ -8,6 +8,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 )
 
 const (
@@ -76,6 +77,7 @@ func ownContent(worker, first, n int) *event.Event {
 // hashes, a block costs no more for the thousandth of them than for the tenth,
 // also where others join their chains, and a cut that is loaded goes on so.
 func TestHashesOfManyPositions(t *testing.T) {
+	racetest.Without(t, "one goroutine does all")
 	const blocks = 32
 	cost := func(x *core.Radix, f func()) float64 {
 		before := x.Steps()
@@ -133,6 +135,7 @@ func TestHashesOfManyPositions(t *testing.T) {
 // TestManyHashesForOneContent: where one rank names the same content k times, what
 // is done with one of the hashes costs no more for k = 5,000 than for k = 20.
 func TestManyHashesForOneContent(t *testing.T) {
+	racetest.Without(t, "one goroutine does all")
 	const blocks = 4
 	type costs struct{ store, again, lower, remove, idle float64 }
 	measure := func(k int) (c costs) {
@@ -205,6 +208,7 @@ func TestManyHashesForOneContent(t *testing.T) {
 // and with its tiers, costs no more beside 5,000 of them than beside 100; and what
 // is put off for that is done in the end.
 func TestCrowdedRuns(t *testing.T) {
+	racetest.Without(t, "one goroutine does all")
 	const one, events = core.Holder(50), 1000
 	trunk := chain(1, 20)
 	measure := func(holders int) (costs [5]float64) {
@@ -373,6 +377,7 @@ func TestWhoKnowsAmongManyRanks(t *testing.T) {
 // No write looks at a whole list of runs, however many chains a holder has that come and go; and the lists stay in
 // proportion to what is held.
 func TestNoWriteSweepsAWholeList(t *testing.T) {
+	racetest.Without(t, "one goroutine does all")
 	const chains, rounds = 20_000, 60_000
 	f := newFiller(33)
 	hashes := [2][]uint64{f.hashes(chains), f.hashes(chains)}

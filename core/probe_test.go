@@ -7,12 +7,14 @@ import (
 	"testing"
 
 	"github.com/kvatlas/kvatlas/internal/hugemem"
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 )
 
 // TestVectorsDoAsTheLoops: what assembly does to a directory is what the loops do, in every
 // state of its chunks and leaves: full and empty ones, overflowed ones, those that are to
 // grow or to shrink or have spilled entries, tags that are alike and hashes that are there.
 func TestVectorsDoAsTheLoops(t *testing.T) {
+	racetest.Without(t, "one goroutine does all")
 	if !vectors {
 		t.Skip("this machine has no vectors, so that the other tests run the loops")
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/core/coretest"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 )
 
 // heldBy returns the hashes that a holder has copies of.
@@ -185,6 +186,7 @@ func TestWalksBesideMovingRuns(t *testing.T) {
 // A holder of thousands of runs, which come and go so that its list of them is swept again and again, in several
 // pages: what a walk gives is what it has all the time, and what it has at the end is what is dumped.
 func TestWalkOverAListThatIsSwept(t *testing.T) {
+	racetest.Without(t, "one goroutine does all")
 	rng := rand.New(rand.NewPCG(3, 19))
 	x := core.NewRadix(core.Options{})
 	held := make(map[uint64]bool)
