@@ -51,6 +51,7 @@ type bids struct {
 	least   time.Duration // at least
 	open    []bid         // by when they were heard
 	list    []*bid        // of the last call of before
+	own     bid           // likewise
 	moments []time.Time   // of the last own choices, a ring
 	next    int           // of moments
 	seq     uint64        // of the last one made or heard
@@ -206,8 +207,9 @@ func (b *bids) expire(now time.Time) {
 //
 // Two that wait must not each be after the other: neither would go, beside an idle rank. So another router's counts as made as
 // late as it may have been. Then of two that came within what words differ by both may go, as they would without a word.
-func (b *bids) before(mine *bid) []*bid {
-	list := b.list[:0]
+func (b *bids) before(own *bid) []*bid {
+	b.own = *own // which would be allocated for each choice
+	mine, list := &b.own, b.list[:0]
 	for i := range b.open {
 		if !b.open[i].Held {
 			list = append(list, &b.open[i])
