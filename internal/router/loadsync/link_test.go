@@ -13,6 +13,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/nats/broker"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 	"github.com/kvatlas/kvatlas/route"
+	"github.com/kvatlas/kvatlas/route/load"
 )
 
 type node struct {
@@ -190,5 +191,24 @@ func TestOthersRequestsMakeRoom(t *testing.T) {
 			}
 			return nil
 		})
+	}
+}
+
+// TestWhoIsGoneMakesRoom: so does word that a request which was to come first will not.
+func TestWhoIsGoneMakesRoom(t *testing.T) {
+	r, err := route.New(route.Config{BlockSize: 16, ID: 1, Settings: route.DefaultSettings()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.SetDelay(time.Millisecond, 0)
+	s := relief{Router: r}
+	c := load.Change{Kind: load.Sought, Key: load.Key{Owner: 2, ID: "x"}, Held: true, Ranks: make([]load.Want, 1)}
+	for i, room := range []bool{false, false, true, false} {
+		if i == 2 {
+			c.Ranks = nil
+		}
+		if s.Apply(c); s.any.Swap(false) != room {
+			t.Errorf("word %d: it makes room: %v", i, !room)
+		}
 	}
 }
