@@ -103,3 +103,40 @@ func BenchmarkClearStop(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkClearSteps: an operation clears one of two holders in steps as idle owners take them. The longest, of its thread's
+// time and without the collector's, is what an event finds itself behind at most.
+func BenchmarkClearSteps(b *testing.B) {
+	for _, c := range []struct {
+		chains, blocks int
+		shared         bool
+	}{{300_000, 1, false}, {300_000, 1, true}, {10, 100_000, false}, {2_000, 500, false}, {2_000, 500, true}} {
+		b.Run(fmt.Sprintf("chains=%d/blocks=%d/shared=%v", c.chains, c.blocks, c.shared), func(b *testing.B) {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			chains := newChains(32, c.chains, c.blocks)
+			var steps []time.Duration
+			whole := time.Duration(0)
+			for range b.N {
+				ix := core.NewRadix(core.Options{})
+				for _, of := range chains {
+					ix.Store(1, of.stored(0, c.blocks), true)
+					if c.shared {
+						ix.Store(2, of.stored(0, c.blocks), true)
+					}
+				}
+				runtime.GC()
+				gc := debug.SetGCPercent(-1)
+				for left := true; left; {
+					t := clocktest.Thread()
+					left = ix.ClearSome(1, 512)
+					steps = append(steps, clocktest.Thread()-t)
+					whole += steps[len(steps)-1]
+				}
+				debug.SetGCPercent(gc)
+			}
+			spread(b, steps, time.Millisecond, "ms-step")
+			b.ReportMetric(float64(whole)/float64(b.N)/float64(time.Millisecond), "ms-whole")
+		})
+	}
+}
