@@ -9,6 +9,7 @@ import (
 	"github.com/kvatlas/kvatlas/bench/trace"
 	"github.com/kvatlas/kvatlas/core/groups"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 )
 
 func hybrids() []Config {
@@ -23,6 +24,7 @@ func hybrids() []Config {
 // What a hybrid model's engine reuses of each prompt is what the literal reference says of
 // its events, and what its events imply is what it holds.
 func TestHybridsAreTheReference(t *testing.T) {
+	racetest.Without(t, "one goroutine does it")
 	for i, cfg := range hybrids() {
 		oracle, reused, cut := groups.NewOracle(), 0, 0
 		held := map[uint8]map[uint64]bool{}

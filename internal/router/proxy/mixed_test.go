@@ -250,6 +250,7 @@ func (c *mixedClient) decision(mark string, n int, h http.Header) {
 func TestEachHasItsOwn(t *testing.T) {
 	for name, logged := range map[string]bool{"kept": false, "logged": true} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // much of it is waiting
 			x := new(mixed)
 			var text bytes.Buffer
 			log := accesslog.New(&text, 1<<26, slog.New(slog.DiscardHandler))
