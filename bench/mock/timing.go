@@ -32,7 +32,7 @@ func DefaultTiming() Timing {
 }
 
 // Step returns how long the step takes.
-func (t Timing) Step(r *Report) time.Duration {
+func (t *Timing) Step(r *Report) time.Duration {
 	ms := 0.0
 	if n := float64(r.Prefill); n > 0 {
 		ms += t.PrefillBase + t.PrefillToken*n + t.PrefillSquare*n*n
@@ -44,6 +44,8 @@ func (t Timing) Step(r *Report) time.Duration {
 		}
 		ms += t.DecodeBase + t.DecodeToken*c + t.DecodeSquare*c*c
 	}
-	ms += t.LoadHost*float64(r.Loaded[event.HostPinned]) + t.LoadDisk*float64(r.Loaded[event.Disk]) + t.LoadShared*float64(r.Loaded[event.External])
+	if r.Loaded != ([event.NumTiers]int{}) {
+		ms += t.LoadHost*float64(r.Loaded[event.HostPinned]) + t.LoadDisk*float64(r.Loaded[event.Disk]) + t.LoadShared*float64(r.Loaded[event.External])
+	}
 	return time.Duration(ms * float64(time.Millisecond))
 }
