@@ -139,3 +139,19 @@ func TestPassedBy(t *testing.T) {
 			passed, later, idle, held, known, stayed)
 	}
 }
+
+// TestNobodyIsPassedByForWhatIsLoaded: where who has most of a prompt has more of it in the host's memory, and to load that takes longer
+// than to compute it, those who compute it are not passed over.
+func TestNobodyIsPassedByForWhatIsLoaded(t *testing.T) {
+	for _, explain := range []bool{true, false} {
+		r, space, _ := open(t, func(c *Config) { c.Settings.Mode = "auto" }, workers(fewestPassed+1)...)
+		r.times.speeds.loads[event.HostPinned] = loadTime{4e6, 1e6}
+		chain := numbers(1, 2000)
+		store(t, space, 1, 0, event.Device, chain[:100]...)
+		store(t, space, 1, 0, event.HostPinned, chain...)
+		store(t, space, 2, 0, event.Device, chain[:99]...)
+		if a := best(t, r, Prompt{Local: chain}, Options{Explain: explain}); a.Worker != 2 {
+			t.Errorf("worker %d is chosen, with all of them explained: %v", a.Worker, explain)
+		}
+	}
+}
