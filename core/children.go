@@ -1,6 +1,9 @@
 package core
 
-import "sync/atomic"
+import (
+	"slices"
+	"sync/atomic"
+)
 
 // Children of a run are keyed by (offset in the run, first local hash), so a
 // divergence splits nothing. Most runs have up to a few children: an immutable
@@ -164,7 +167,7 @@ func (k *childSet) bytes() int64 {
 
 // A childTable is an extendible hash table of children, for the root and for
 // prefixes that very many prompts share. A leaf is rebuilt or split at 256
-// slots, so an insert never stops the writer for longer than that takes.
+// slots, and joined with its buddy when few are left, so nothing stops the writer for longer than that takes.
 //
 // Publication: a leaf slot gets its run first, then its key; a removed slot
 // keeps its key and loses its run. A rebuilt or split leaf is complete before
@@ -174,16 +177,17 @@ type childTable struct {
 	key hasher
 
 	// The writer's.
-	depth  uint8
-	count  int
-	leaves int
-	over   int     // leaves that others overflow into
-	offs   offsets // of the children
+	depth   uint8
+	count   int
+	leaves  int
+	ofDepth [33]uint32 // how many of them are of each depth
+	over    int        // leaves that others overflow into
+	offs    offsets    // of the children
 }
 
 const (
 	childSlots      = 256
-	childTableBytes = 112
+	childTableBytes = 256
 	childLeafBytes  = 4864 // 4,128 and what the allocator adds
 )
 
@@ -210,6 +214,7 @@ func newChildTable(key hasher) *childTable {
 	t := &childTable{key: key, leaves: 1}
 	top := []*childLeaf{{}}
 	t.top.Store(&top)
+	t.ofDepth[0] = 1
 	return t
 }
 
@@ -322,6 +327,8 @@ func (t *childTable) makeRoom(l *childLeaf) bool {
 	n := uint64(len(top))
 	l.moveTo(func(k uint64) *childLeaf { return pick(int(k >> 32 * n >> 32)) })
 	t.leaves++
+	t.ofDepth[l.depth]--
+	t.ofDepth[a.depth] += 2
 	t.over += a.chain() + b.chain() - l.chain()
 	t.store(top, l, pick)
 	return true
@@ -371,30 +378,58 @@ search:
 	}
 	t.count--
 	t.offs.remove(c.off)
-	if t.leaves > 1 && t.count*4 < t.leaves*childSlots/4 {
-		t.rebuild()
-	}
+	t.shrink(k)
 }
 
-// rebuild makes the whole table anew, small: its count fell to a sixteenth of
-// its slots, so the cost is paid for by the removals before it.
-func (t *childTable) rebuild() {
-	depth := uint8(0)
-	for t.count > childSlots/2<<depth {
-		depth++
+// childLow is how many children are few for a leaf: two leaves that have no more become one, and one no longer overflows.
+const childLow = childSlots / 4
+
+// shrink joins the leaf of the key with its buddy, or with what it overflows into, if few are left.
+func (t *childTable) shrink(k uint64) {
+	top := *t.top.Load()
+	l := leafOf(top, k)
+	if l.live > childLow {
+		return
 	}
-	nt := make([]*childLeaf, 1<<depth)
-	for i := range nt {
-		nt[i] = &childLeaf{depth: depth}
+	if l.next.Load() != nil {
+		n := 0
+		for o := l; o != nil; o = o.next.Load() {
+			n += o.live
+		}
+		if n <= childLow {
+			nl := &childLeaf{depth: l.depth}
+			l.moveTo(func(uint64) *childLeaf { return nl })
+			t.over -= l.chain()
+			t.store(top, l, func(int) *childLeaf { return nl })
+		}
+		return
 	}
-	t.each(func(r *run) bool {
-		k := t.keyOf(r.off, r.first)
-		leafOf(nt, k).put(k, r)
-		return true
-	})
-	t.depth, t.leaves, t.over = depth, len(nt), 0
-	for _, l := range nt {
-		t.over += l.chain()
+	if l.depth == 0 {
+		return
+	}
+	span := 1 << (t.depth - l.depth) // entries of each in top
+	first := int(k>>32*uint64(len(top))>>32) &^ (span - 1)
+	buddy := top[first^span]
+	if buddy.depth != l.depth || buddy.next.Load() != nil || l.live+buddy.live > childLow {
+		return
+	}
+	nl := &childLeaf{depth: l.depth - 1}
+	for _, o := range []*childLeaf{l, buddy} {
+		o.moveTo(func(uint64) *childLeaf { return nl })
+	}
+	nt := slices.Clone(top)
+	for i := range 2 * span {
+		nt[first&^span+i] = nl
+	}
+	t.leaves--
+	t.ofDepth[l.depth] -= 2
+	t.ofDepth[nl.depth]++
+	for ; t.depth > 0 && t.ofDepth[t.depth] == 0; t.depth-- { // nobody needs all of the table
+		half := make([]*childLeaf, len(nt)/2)
+		for i := range half {
+			half[i] = nt[2*i]
+		}
+		nt = half
 	}
 	t.top.Store(&nt)
 }
