@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/kvatlas/kvatlas/core"
@@ -125,17 +126,22 @@ func compare(sp *Space, o *core.Oracle, prompts *coretest.Prompts, queries int) 
 	return nil
 }
 
-func shardsThatKnow(sp *Space, h core.Holder, engine uint64) (n int) {
+func shardsThatKnow(sp *Space, h core.Holder, engine uint64) int {
 	m := sp.table.find(rankOf(h))
 	if m == nil {
 		return 0
 	}
-	for _, o := range sp.shards {
-		if o.index.Knows(o.holder(m), engine) {
-			n++
+	var in atomic.Int64
+	if err := sp.submitWait(context.Background(), func(k *task) {
+		k.inspect = func(o *owner) {
+			if o.index.Knows(o.holder(m), engine) {
+				in.Add(1)
+			}
 		}
+	}); err != nil {
+		return -1
 	}
-	return n
+	return int(in.Load())
 }
 
 // TestEveryOutcomeIsTheOracles applies one operation at a time and compares
