@@ -113,8 +113,9 @@ func (a *auto) Choose(w *Weighing, cands []Candidate) (int, error) {
 	for i := range cands {
 		c := &cands[i]
 		c.atLeast = false
+		v := a.speeds.of(c.slot, rankKey{c.Worker, c.DPRank})
 		if skips && c.Cached[event.External] == c.Cached[event.Device] {
-			if c.Cost = a.least(w, c); c.Cost > best {
+			if c.Cost = v.leastOf(w, c); c.Cost > best {
 				c.atLeast = true
 				continue
 			}
@@ -125,7 +126,7 @@ func (a *auto) Choose(w *Weighing, cands []Candidate) (int, error) {
 		if w.sources.n > 0 {
 			a.pull(w, c)
 		}
-		a.estimate(&e, w, c, w.heldBy(c))
+		a.estimateAt(&e, w, c, w.heldBy(c), v)
 		if c.Cost = e.cost(); aiming {
 			c.Cost = a.total(w, c, &e)
 		}
@@ -198,8 +199,12 @@ func (e *estimate) cost() float64 { return e.first + e.displaced + e.decoding + 
 
 // estimate reckons what the request costs on the rank.
 func (a *auto) estimate(e *estimate, w *Weighing, c *Candidate, held int) {
+	a.estimateAt(e, w, c, held, a.speeds.of(c.slot, rankKey{c.Worker, c.DPRank}))
+}
+
+// estimateAt is estimate for who knows the rank's speed.
+func (a *auto) estimateAt(e *estimate, w *Weighing, c *Candidate, held int, v speed) {
 	*e = estimate{}
-	v := a.speeds.of(c.slot, rankKey{c.Worker, c.DPRank})
 	chunk := float64(c.MaxBatchedTokens)
 	if chunk <= 0 {
 		chunk = defaultChunk
@@ -272,14 +277,13 @@ func untilEnd(of, n int) (sum float64) {
 	return sum
 }
 
-// least returns no more than estimate's cost, for less: one step of the rank, with its decodes, and the
+// leastOf returns no more than estimate's cost, for less: one step of the rank, with its decodes, and the
 // prompts that are behind the one whose turn it is.
-func (a *auto) least(w *Weighing, c *Candidate) float64 {
-	v := a.speeds.of(c.slot, rankKey{c.Worker, c.DPRank})
+func (v speed) leastOf(w *Weighing, c *Candidate) float64 {
 	return v.in(w.Stage).least(c.Requests, c.Context, c.PrefillTokens-c.HeadTokens)
 }
 
-// least is auto.least of a rank that has so many requests, which attend to so many tokens, and so many to compute behind the
+// least is leastOf of a rank that has so many requests, which attend to so many tokens, and so many to compute behind the
 // prompt whose turn it is.
 func (v speed) least(requests, context, behind int) float64 {
 	ms := v.prefillStep + v.prefillToken*float64(behind)
