@@ -37,14 +37,14 @@ func TestPagesComeAndGo(t *testing.T) {
 		for len(have) < 20*blockPages {
 			get()
 		}
-		most := len(p.blocks)
 		for range 10_000 {
 			if put(r.IntN(len(have))); r.IntN(2) == 0 || len(have) < 4*blockPages {
 				get()
 			}
 		}
-		if most > 21 {
-			t.Fatalf("%d blocks for %d pages", most, 20*blockPages)
+		most := len(p.blocks)
+		if most > 20 {
+			t.Fatalf("%d blocks for %d pages at most", most, 20*blockPages)
 		}
 		// By block, so that whole ones are free.
 		slices.SortFunc(have, func(a, b *page) int { return p.at(a) - p.at(b) })
