@@ -16,7 +16,11 @@ func TestPagesComeAndGo(t *testing.T) {
 	var have []*page
 	is := make(map[*page]bool)
 	get := func() {
+		free, blocks := p.free(), len(p.blocks)
 		g := p.get()
+		if free > 0 && len(p.blocks) > blocks {
+			t.Fatalf("a block is taken while %d pages are free", free)
+		}
 		if is[g] || *g != (page{}) {
 			t.Fatal("a page is given out that somebody has, or had")
 		}
