@@ -109,7 +109,7 @@ func (p *pages) find(at uintptr) (i int, is bool) {
 
 // sweep gives blocks back whose pages are all free.
 func (p *pages) sweep() {
-	p.puts, p.from = 0, 0
+	p.puts = 0 // p.from stays: the blocks before have none free
 	p.blocks = slices.DeleteFunc(p.blocks, func(b pageBlock) bool {
 		if b.free != allFree {
 			return false

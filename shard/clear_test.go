@@ -268,3 +268,69 @@ func TestCloseFinishesWhatIsCleared(t *testing.T) {
 		t.Errorf("%d of %d numbers are free", len(sp.table.free), sp.table.next)
 	}
 }
+
+// beforehand is an index that calls asked before each lookup.
+type beforehand struct {
+	core.Index
+	asked func()
+}
+
+func (l *beforehand) Find(local []uint64, m *core.Matches) {
+	if f := l.asked; f != nil {
+		l.asked = nil
+		f()
+	}
+	l.Index.Find(local, m)
+}
+
+// TestTheNumberOfAClearedRankIsNotCredited clears a rank after a lookup has begun, and gives the number that it had to
+// another rank before the lookup looks.
+func TestTheNumberOfAClearedRankIsNotCredited(t *testing.T) {
+	index := &beforehand{Index: core.NewRadix(core.Options{})}
+	sp := openSpace(t, Config{Shards: 1, NewIndex: func() core.Index { return index }})
+	apply(t, sp, chain(1, 0, 1, 2, 3, 4, 5))
+	had := sp.table.find(RankID{1, 0}).holder.Load()
+	index.asked = func() {
+		apply(t, sp, &event.Batch{Space: testSpace, Worker: 1, Events: []event.Event{{Kind: event.Cleared, AllTiers: true}}})
+		apply(t, sp, chain(2, 0, 9))
+		if is := sp.table.find(RankID{2, 0}).holder.Load(); is != had {
+			t.Fatalf("the number was not reused: %d, and %d before", is, had)
+		}
+	}
+	if got := depths(sp, 9); got[RankID{1, 0}] != 0 || got[RankID{2, 0}] != 1 {
+		t.Errorf("found %v", got)
+	}
+}
+
+// TestALittleIsClearedAtOnce: a rank keeps its number as long as it cannot have much, and has another one after it was cleared of
+// more; of one tier only if it never had others.
+func TestALittleIsClearedAtOnce(t *testing.T) {
+	sp := openSpace(t, Config{Shards: 2, clears: clears{from: 4}})
+	stored := func(tier event.Tier, hashes ...uint64) {
+		b := chain(1, 0, hashes...)
+		b.Events[0].Tier = tier
+		apply(t, sp, b)
+	}
+	number := func() uint32 { return sp.table.find(RankID{1, 0}).holder.Load() }
+	cleared := func(tier event.Tier, all bool, removed int, moves bool) {
+		t.Helper()
+		was := number()
+		out := apply(t, sp, &event.Batch{Space: testSpace, Worker: 1, Events: []event.Event{{Kind: event.Cleared, Tier: tier, AllTiers: all}}})
+		if out.Removed != removed || (number() != was) != moves {
+			t.Errorf("%+v, number %d, %d before", out, number(), was)
+		}
+	}
+	stored(event.Device, 1, 2, 3)
+	cleared(0, true, 3, false)
+	stored(event.Device, 1, 2, 3)
+	stored(event.Device, 4, 5)
+	cleared(0, true, 5, true)
+	stored(event.Device, 1, 2, 3)
+	cleared(0, true, 3, false)
+	stored(event.HostPinned, 1, 2, 3, 4, 5)
+	cleared(event.HostPinned, false, 5, true)
+	stored(event.HostPinned, 1, 2, 3)
+	stored(event.Device, 1, 2, 3, 4, 5)
+	cleared(event.Device, false, 5, false)
+	cleared(event.HostPinned, false, 3, false)
+}
