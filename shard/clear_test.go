@@ -300,6 +300,9 @@ func TestTheNumberOfAClearedRankIsNotCredited(t *testing.T) {
 	if got := depths(sp, 9); got[RankID{1, 0}] != 0 || got[RankID{2, 0}] != 1 {
 		t.Errorf("found %v", got)
 	}
+	if got := depths(sp, 1); len(got) != 0 {
+		t.Errorf("found %v", got)
+	}
 }
 
 // TestALittleIsClearedAtOnce: a rank keeps its number as long as it cannot have much, and has another one after it was cleared of
