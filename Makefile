@@ -17,7 +17,7 @@ BUILD     := -trimpath -buildvcs=auto -ldflags '-s -w'
 # Twice as many packages as there are processors: the real programs wait much.
 PACKAGES  := $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2))))
 # -trimpath: what is compiled does not depend on the folder, so that a new clone compiles only what is new. Debuggers'
-# tables, which stack traces do without, are a tenth of the compiler's work.
+# tables, which stack traces do without, are some of the compiler's work.
 COMPILE   := -trimpath -gcflags=all=-dwarf=false
 TESTFLAGS := $(COMPILE) -shuffle=on -timeout=14m -p=$(PACKAGES)
 # Those that take longest begin first, or the others' processors wait for them at the end.

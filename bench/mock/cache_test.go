@@ -77,7 +77,7 @@ func TestCacheIsLiteral(t *testing.T) {
 		c, l := newCache(size), newLiteral(size)
 		var live []*request
 		chain := func() []uint64 { // a name tells all that is before it
-			names, name := make([]uint64, rng.IntN(size+1)), uint64(seed)
+			names, name := make([]uint64, rng.IntN(size+1)), seed
 			for i := range names {
 				name = name*0x9e3779b97f4a7c15 + rng.Uint64N(1+rng.Uint64N(3)) + 1
 				names[i] = name
