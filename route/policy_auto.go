@@ -270,12 +270,24 @@ func (a *auto) estimateAt(e *estimate, w *Weighing, c *Candidate, held int, v sp
 
 // untilEnd returns how long it takes until so many of n answers have ended, in mean answers, where each that
 // goes on is as likely to end at any moment as the others, however long it is already.
-func untilEnd(of, n int) (sum float64) {
-	for i := range min(of, n) {
-		sum += 1 / float64(n-i)
+func untilEnd(of, n int) float64 { return harmonic(n) - harmonic(max(0, n-of)) }
+
+// harmonic returns 1 + 1/2 + … + 1/n. A choice asks for it twice a rank, and ranks may have any number of requests.
+func harmonic(n int) float64 {
+	if n < len(harmonics) {
+		return harmonics[n]
 	}
-	return sum
+	const euler = 0.5772156649015329
+	return math.Log(float64(n)) + euler + 1/float64(2*n)
 }
+
+// harmonics are the first: engines seldom run more requests at once.
+var harmonics = func() (h [257]float64) {
+	for n := 1; n < len(h); n++ {
+		h[n] = h[n-1] + 1/float64(n)
+	}
+	return h
+}()
 
 // leastOf returns no more than estimate's cost, for less: one step of the rank, with its decodes, and the
 // prompts that are behind the one whose turn it is.

@@ -384,8 +384,11 @@ func TestAutoDoesNotQueueBehindBlocks(t *testing.T) {
 	for _, x := range []struct {
 		of, n int
 		want  float64
-	}{{0, 3, 0}, {1, 1, 1}, {1, 4, 0.25}, {2, 2, 1.5}, {9, 2, 1.5}, {9, 0, 0}} {
-		if got := untilEnd(x.of, x.n); got != x.want {
+	}{
+		{0, 3, 0}, {1, 1, 1}, {1, 4, 0.25}, {2, 2, 1.5}, {9, 2, 1.5}, {9, 0, 0},
+		{1, 257, 1.0 / 257}, {2, 257, 1.0/257 + 1.0/256}, {1000, 1000, 7.485470860550345}, {1 << 28, 1 << 28, 19.985336722},
+	} {
+		if got := untilEnd(x.of, x.n); math.Abs(got-x.want) > 2e-6 {
 			t.Errorf("%d of %d answers end after %v, want %v", x.of, x.n, got, x.want)
 		}
 	}
