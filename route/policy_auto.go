@@ -221,14 +221,12 @@ func (a *auto) estimateAt(e *estimate, w *Weighing, c *Candidate, held int, v sp
 	}
 	wait, rest := decode/2, queued // half of the decode step that is under way
 	e.stalls = 0.5
-	overdue := 0.0 // by which the one ahead should have been computed
 	if c.Prefilling > 0 {
 		// The one ahead has had its turn for a while.
 		head := float64(c.HeadTokens)
 		steps := max(1, head/chunk)
 		all := steps*step + v.prefillToken*head
-		past := ms(w.Now.Sub(c.Since))
-		e.past, overdue = min(max(past, 0), all), past-all
+		e.past = min(max(ms(w.Now.Sub(c.Since)), 0), all)
 		wait, rest = all-e.past, queued-head
 		e.steps, e.tokens, e.stalls = steps, head, steps
 	}
@@ -240,10 +238,10 @@ func (a *auto) estimateAt(e *estimate, w *Weighing, c *Candidate, held int, v sp
 	e.first = wait + steps*step + v.prefillToken*(rest+mine)
 	if room := usable * float64(c.TotalBlocks); decodes && room > 0 && c.DecodeBlocks > room {
 		// Engines let in in order, or preempt, as blocks allow: what is missing comes back with the answers
-		// there, all of a request's blocks with its last token. The one ahead that is overdue waits for just
-		// that, and what has lasted for so long lasts as long again: few answers are as long as the mean.
-		missing := (c.DecodeBlocks - room) / c.DecodeBlocks * float64(c.Requests+1)
-		e.blocks = max(untilEnd(int(math.Ceil(missing)), c.Requests)*a.speeds.output*decode, overdue)
+		// there, all of a request's blocks with its last token.
+		missing := (c.DecodeBlocks - room) * float64(c.Requests) / max(1, c.DecodeBlocks-float64(c.NewBlocks))
+		missing = min(math.Ceil(missing), float64(c.Requests))
+		e.blocks = untilEnd(int(missing), c.Requests) * a.speeds.output * decode
 		e.first += e.blocks
 	}
 	e.token = v.prefillToken
