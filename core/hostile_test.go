@@ -23,7 +23,7 @@ const (
 // one key, and would under the key of somebody who sends events and guesses it,
 // do not under another.
 func TestChosenHashesCrowdNoTable(t *testing.T) {
-	skipRaces(t)
+	racetest.Without(t, "one goroutine does it, for long")
 	const chosen = 4000
 	guessed := core.NewRadix(core.Options{})
 	r := rand.New(rand.NewPCG(1, 2))
@@ -319,7 +319,7 @@ func TestLongChains(t *testing.T) {
 // TestDeepChains: a chain that forks at each of its blocks is as deep as a rank
 // makes it, and to dump who has its end takes no stack for that.
 func TestDeepChains(t *testing.T) {
-	skipRaces(t)
+	racetest.Without(t, "one goroutine does it, for long")
 	const depth = 40_000
 	x := core.NewRadix(core.Options{})
 	var above []uint64

@@ -9,7 +9,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/internal/race"
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 )
 
 // filler applies events that it makes from a seed.
@@ -291,18 +291,10 @@ func newFiller(parts int) *filler {
 	return &filler{core.NewRadix(core.Options{}), rand.New(rand.NewPCG(1, 2)), parts}
 }
 
-// skipRaces leaves out what one goroutine does for long, under the race detector
-// that finds nothing in it: make test runs it without.
-func skipRaces(t *testing.T) {
-	if race.Enabled {
-		t.Skip("one goroutine: make test runs it without the race detector")
-	}
-}
-
 // TestMemoryIsWhatTheHeapHas compares what the index says it holds with what
 // it holds. Where pointers have 32 bits it holds less: there it says the most.
 func TestMemoryIsWhatTheHeapHas(t *testing.T) {
-	skipRaces(t)
+	racetest.Without(t, "one goroutine does it, for long")
 	for name, fill := range fills {
 		t.Run(name, func(t *testing.T) {
 			before := settledHeap()
@@ -327,7 +319,7 @@ func TestMemoryIsWhatTheHeapHas(t *testing.T) {
 // TestMemoryGoesBack fills an index, removes everything in several ways, and
 // compares what is left with a new index: by kind as accounted, and the heap.
 func TestMemoryGoesBack(t *testing.T) {
-	skipRaces(t)
+	racetest.Without(t, "one goroutine does it, for long")
 	empty := core.NewRadix(core.Options{}).Memory()
 	for name, fill := range fills {
 		for _, how := range []string{"clear", "remove"} {
@@ -375,7 +367,7 @@ func heldHashes(x *core.Radix, h core.Holder) (names [event.NumTiers][]uint64) {
 // near it, whatever it is offered; who holds less than a fair share is not
 // refused at the budget itself; and once most is removed it takes blocks again.
 func TestBudgetHolds(t *testing.T) {
-	skipRaces(t)
+	racetest.Without(t, "one goroutine does it, for long")
 	const budget = 6 << 20
 	for seed := range uint64(4) {
 		f := &filler{core.NewRadix(core.Options{Budget: budget}), rand.New(rand.NewPCG(seed, 3)), 1}

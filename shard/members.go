@@ -101,9 +101,8 @@ type table struct {
 	swaps   atomic.Uint64
 	slots   atomic.Pointer[[]atomic.Pointer[member]] // by holder number; nil where free
 
-	byID      map[RankID]*member            // each batch looks its ranks up
-	byWorker  map[uint64]map[uint32]*member // the same ones
-	pools     map[uint64]*workerPools       // by worker that names some
+	byWorker  map[uint64]map[uint32]*member
+	pools     map[uint64]*workerPools // by worker that names some
 	byPool    map[RankID]*namedPool
 	unpooled  map[uint64]struct{}          // workers that are known to name none
 	leaving   map[uint64]time.Time         // workers of pools whose registration is gone, until they are removed: since when, as far as AgePools has looked
@@ -119,7 +118,7 @@ type table struct {
 
 func newTable() *table {
 	t := &table{
-		byID: make(map[RankID]*member), byWorker: make(map[uint64]map[uint32]*member), replacing: make(map[RankID]*Replacement),
+		byWorker: make(map[uint64]map[uint32]*member), replacing: make(map[RankID]*Replacement),
 		pools: make(map[uint64]*workerPools), unpooled: make(map[uint64]struct{}), leaving: make(map[uint64]time.Time),
 		byPool: make(map[RankID]*namedPool), unnamed: make(map[RankID]time.Time), ages: make(map[RankID]*poolAge),
 	}
@@ -129,7 +128,7 @@ func newTable() *table {
 }
 
 // find returns the rank of id, or nil.
-func (t *table) find(id RankID) *member { return t.byID[id] }
+func (t *table) find(id RankID) *member { return t.byWorker[id.Worker][id.DPRank] }
 
 // add gives id, which has none, a number.
 func (t *table) add(id RankID, shards int) *member {
@@ -243,14 +242,12 @@ func (t *table) enter(m *member) {
 		t.byWorker[m.id.Worker] = make(map[uint32]*member)
 	}
 	t.byWorker[m.id.Worker][m.id.DPRank] = m
-	t.byID[m.id] = m
 }
 
 // remove ends the identity at once. The number stays taken until release.
 func (t *table) remove(m *member) {
 	m.removed.Store(true)
 	(*t.slots.Load())[m.holder.Load()].Store(nil)
-	delete(t.byID, m.id)
 	ranks := t.byWorker[m.id.Worker]
 	delete(ranks, m.id.DPRank)
 	if m.id.Pool() {

@@ -149,14 +149,14 @@ func replayTrace(t *testing.T, source trace.Source, requests int) {
 			t.Fatal(err)
 		}
 		q.Output = min(q.Output, 200)
-		req := mock.Request{ID: uint64(served), Input: q.Input, Output: q.Output, Prompt: hasher.Prompt(nil, &q), Generated: hasher.Output(nil, &q)}
+		req := mock.Request{ID: uint64(served), Input: q.Input, Output: q.Output, Local: hasher.Output(hasher.Prompt(nil, &q), &q)}
 		e := fleet.engines[r.IntN(len(fleet.engines))]
 		if err := e.Admit(&req); errors.Is(err, mock.ErrTooLarge) {
 			continue
 		} else if err != nil {
 			t.Fatal(err)
 		}
-		asked = append(asked, req.Prompt)
+		asked = append(asked, req.Local[:req.Input/64])
 		for _, e := range fleet.engines {
 			for range 20 {
 				if !e.Idle() {

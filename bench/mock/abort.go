@@ -31,8 +31,7 @@ func (e *Engine) unfinished() []Request {
 	list := make([]Request, 0, len(e.running)+e.waiting.len())
 	for _, of := range [][]*sequence{e.running, e.waiting.items[e.waiting.head:]} {
 		for _, s := range of {
-			prompt := s.input / e.cfg.BlockSize
-			list = append(list, Request{ID: s.id, Input: s.input, Output: s.output, Prompt: s.local[:prompt:prompt], Generated: s.local[prompt:]})
+			list = append(list, Request{ID: s.id, Input: s.input, Output: s.output, Local: s.local})
 		}
 	}
 	return list

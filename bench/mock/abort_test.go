@@ -75,7 +75,7 @@ func TestReceivedCostsOneToken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := e.Admit(&Request{ID: 1, Input: 100, Output: 2, Prompt: make([]uint64, 25), Received: true}); err != nil {
+	if err := e.Admit(&Request{ID: 1, Input: 100, Output: 2, Local: make([]uint64, 25), Received: true}); err != nil {
 		t.Fatal(err)
 	}
 	if r := e.Step(); r.Prefill != 1 || len(r.First) != 1 || e.Held() != 25 {

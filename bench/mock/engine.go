@@ -50,15 +50,12 @@ type Request struct {
 	ID     uint64 // the caller's
 	Input  int    // tokens of the prompt, at least 1
 	Output int    // tokens to generate; 0 only computes the prompt
-	// Prompt has the local hash of each complete block of the prompt, and
-	// Generated those of the blocks that generation completes, in order. A
-	// block without a hash is never reused.
-	Prompt    []uint64
-	Generated []uint64
-	// Local and Names, if not nil, stand for both, which are nil then: the hashes of both in a row, and
-	// what Config.Names says of them. The engine keeps these, so they must not change until the request
-	// has ended.
-	Local, Names []uint64
+	// Local has the local hash of each complete block of the prompt, and then those of the blocks that
+	// generation completes, in order. A block without a hash is never reused.
+	Local []uint64
+	// Names, if not nil, is what Config.Names says of Local. The engine keeps both then, so they must not
+	// change until the request has ended.
+	Names []uint64
 	// Received says that another engine has computed the prompt and its KV
 	// entries come from there: only the last token is computed here.
 	Received bool
@@ -176,19 +173,16 @@ func New(cfg Config, sink func(*event.Event)) (*Engine, error) {
 // ErrTooLarge, ErrBusy or ErrRequest; the engine is then as before.
 func (e *Engine) Admit(r *Request) error {
 	size := e.cfg.BlockSize
-	most := r.Input + max(r.Output-1, 0) // tokens whose KV entries are computed
-	prompt, kept := len(r.Prompt), r.Names != nil
-	if kept {
-		prompt = min(len(r.Local), max(r.Input, 0)/size)
-	}
-	switch blocks := len(r.Prompt) + len(r.Generated) + len(r.Local); {
-	case r.Input < 1 || r.Output < 0 || prompt != r.Input/size:
+	most := r.Input + max(r.Output-1, 0)         // tokens whose KV entries are computed
+	prompt, kept := r.Input/size, r.Names != nil // complete blocks
+	switch {
+	case r.Input < 1 || r.Output < 0 || len(r.Local) < prompt:
 		return fmt.Errorf("%w: %d hashes of %d tokens for a prompt of %d and %d to generate",
-			ErrRequest, prompt, size, r.Input, r.Output)
-	case blocks > most/size:
-		return fmt.Errorf("%w: %d hashes, more than its complete blocks", ErrRequest, blocks)
-	case len(r.Local) != len(r.Names) || kept && len(r.Local) != blocks:
-		return fmt.Errorf("%w: %d names of %d hashes, of %d in all", ErrRequest, len(r.Names), len(r.Local), blocks)
+			ErrRequest, len(r.Local), size, r.Input, r.Output)
+	case len(r.Local) > most/size:
+		return fmt.Errorf("%w: %d hashes, more than its complete blocks", ErrRequest, len(r.Local))
+	case kept && len(r.Names) != len(r.Local):
+		return fmt.Errorf("%w: %d names of %d hashes", ErrRequest, len(r.Names), len(r.Local))
 	case (most-1)/size+1 > e.cfg.Blocks:
 		return fmt.Errorf("%w: %d tokens, the cache has %d blocks of %d", ErrTooLarge, most, e.cfg.Blocks, size)
 	case e.waiting.len() >= e.cfg.MaxWaiting:
@@ -205,7 +199,7 @@ func (e *Engine) Admit(r *Request) error {
 		if s.kept {
 			s.local, s.name = nil, nil
 		}
-		local = append(append(s.local[:0], r.Prompt...), r.Generated...)
+		local = append(s.local[:0], r.Local...)
 		name = e.cfg.Names(s.name[:0], local)
 	}
 	*s = sequence{

@@ -282,7 +282,7 @@ func randomRequest(rng *rand.Rand, h *trace.Hasher, id uint64, capacity int) *Re
 		}
 		q.IDs = append(q.IDs, id)
 	}
-	return &Request{ID: id, Input: q.Input, Output: q.Output, Prompt: h.Prompt(nil, &q), Generated: h.Output(nil, &q)}
+	return &Request{ID: id, Input: q.Input, Output: q.Output, Local: h.Output(h.Prompt(nil, &q), &q)}
 }
 
 func smallConfigs() []Config {
@@ -360,8 +360,9 @@ func TestOracleAgrees(t *testing.T) {
 	found := 0
 	for id := range uint64(200) {
 		r := randomRequest(rng, h, id, e.cfg.BlockSize*e.cfg.Blocks)
-		want := e.Leading(r.Prompt)
-		oracle.Find(r.Prompt, &m)
+		prompt := r.Local[:r.Input/e.cfg.BlockSize]
+		want := e.Leading(prompt)
+		oracle.Find(prompt, &m)
 		depth := make([]uint32, 1)
 		m.Fill(event.Device, depth)
 		if int(depth[0]) != want {
@@ -384,7 +385,7 @@ func TestLoadsFromHost(t *testing.T) {
 	}
 	run := func(prompt ...uint64) Report {
 		t.Helper()
-		if err := e.Admit(&Request{Input: 4*len(prompt) + 1, Prompt: prompt}); err != nil {
+		if err := e.Admit(&Request{Input: 4*len(prompt) + 1, Local: prompt}); err != nil {
 			t.Fatal(err)
 		}
 		r := *e.Step()
@@ -431,7 +432,7 @@ func TestShapeOfEvents(t *testing.T) {
 	}
 	h := trace.NewHasher(4, 4)
 	run := func(q trace.Request) (reused int) {
-		if err := e.Admit(&Request{Input: q.Input, Output: q.Output, Prompt: h.Prompt(nil, &q), Generated: h.Output(nil, &q)}); err != nil {
+		if err := e.Admit(&Request{Input: q.Input, Output: q.Output, Local: h.Output(h.Prompt(nil, &q), &q)}); err != nil {
 			t.Fatal(err)
 		}
 		for !e.Idle() {
@@ -466,7 +467,7 @@ func TestPartialBlocksGoFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, tokens := range []int{4, 5, 1} {
-		if err := e.Admit(&Request{Input: tokens, Prompt: []uint64{1, 2}[i%2 : i%2+tokens/4]}); err != nil {
+		if err := e.Admit(&Request{Input: tokens, Local: []uint64{1, 2}[i%2 : i%2+tokens/4]}); err != nil {
 			t.Fatal(err)
 		}
 		e.Step()
@@ -486,7 +487,7 @@ func TestWaitingTouchesNothing(t *testing.T) {
 	}
 	admit := func(output int, prompt ...uint64) {
 		t.Helper()
-		if err := e.Admit(&Request{Input: 4 * len(prompt), Output: output, Prompt: prompt}); err != nil {
+		if err := e.Admit(&Request{Input: 4 * len(prompt), Output: output, Local: prompt}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -523,11 +524,11 @@ func TestAdmitRefuses(t *testing.T) {
 		}
 	}
 	f(Request{Input: 0}, ErrRequest)
-	f(Request{Input: 4, Output: -1, Prompt: []uint64{1}}, ErrRequest)
-	f(Request{Input: 7, Prompt: []uint64{1, 2}}, ErrRequest)
-	f(Request{Input: 7, Output: 1, Prompt: []uint64{1}, Generated: []uint64{2}}, ErrRequest)
-	f(Request{Input: 16, Output: 2, Prompt: []uint64{1, 2, 3, 4}}, ErrTooLarge)
-	f(Request{Input: 16, Output: 1, Prompt: []uint64{1, 2, 3, 4}}, nil)
+	f(Request{Input: 4, Output: -1, Local: []uint64{1}}, ErrRequest)
+	f(Request{Input: 7, Local: []uint64{1, 2}}, ErrRequest)
+	f(Request{Input: 7, Output: 1, Local: []uint64{1, 2}}, ErrRequest)
+	f(Request{Input: 16, Output: 2, Local: []uint64{1, 2, 3, 4}}, ErrTooLarge)
+	f(Request{Input: 16, Output: 1, Local: []uint64{1, 2, 3, 4}}, nil)
 	f(Request{Input: 1}, ErrBusy)
 	e.Step()
 	if !e.Idle() || e.Held() != 4 {

@@ -23,7 +23,7 @@ func TestTimingOfIsolatedRequests(t *testing.T) {
 		timing := DefaultTiming()
 		fleet := NewFleet([]*Engine{e}, func(_ int, r *Report) time.Duration { return timing.Step(r) })
 		const output = 101
-		if err := fleet.Admit(time.Second, 0, &Request{Input: f.input, Output: output, Prompt: make([]uint64, f.input/16)}); err != nil {
+		if err := fleet.Admit(time.Second, 0, &Request{Input: f.input, Output: output, Local: make([]uint64, f.input/16)}); err != nil {
 			t.Fatal(err)
 		}
 		var first, last time.Duration
@@ -71,7 +71,7 @@ func TestFleetKeepsTime(t *testing.T) {
 	for now := time.Duration(0); ; {
 		at, ok := fleet.Next()
 		if sent < 200 && (!ok || now <= at) {
-			r := Request{ID: uint64(sent), Input: 4 * (1 + sent%17), Output: sent % 9, Prompt: make([]uint64, 1+sent%17)}
+			r := Request{ID: uint64(sent), Input: 4 * (1 + sent%17), Output: sent % 9, Local: make([]uint64, 1+sent%17)}
 			if err := fleet.Admit(now, sent*7%engines, &r); err != nil {
 				t.Fatal(err)
 			}
@@ -107,7 +107,7 @@ func TestFleetReplaces(t *testing.T) {
 	fleet := NewFleet([]*Engine{engine(), engine()}, func(int, *Report) time.Duration { return time.Second })
 	var sent []Request
 	for id := range uint64(4) { // two run, two wait
-		r := Request{ID: id, Input: 9, Output: 8, Prompt: []uint64{id, 7}, Generated: []uint64{8, 9}}
+		r := Request{ID: id, Input: 9, Output: 8, Local: []uint64{id, 7, 8, 9}}
 		sent = append(sent, r)
 		if err := fleet.Admit(0, 0, &r); err != nil {
 			t.Fatal(err)

@@ -64,8 +64,9 @@ func TestHybridsAreTheReference(t *testing.T) {
 			} else if err != nil {
 				t.Fatal(err)
 			}
-			want := int(oracle.Reusable(list, cfg.BlockSize, r.Prompt, r.Input)[event.External]) * cfg.BlockSize
-			if full := int(oracle.Depth(r.Prompt)[event.External]) * cfg.BlockSize; full > want+cfg.BlockSize {
+			prompt := r.Local[:r.Input/cfg.BlockSize]
+			want := int(oracle.Reusable(list, cfg.BlockSize, prompt, r.Input)[event.External]) * cfg.BlockSize
+			if full := int(oracle.Depth(prompt)[event.External]) * cfg.BlockSize; full > want+cfg.BlockSize {
 				cut++
 			}
 			begun := e.Step().Began

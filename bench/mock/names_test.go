@@ -3,6 +3,7 @@ package mock
 import (
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/kvatlas/kvatlas/bench/trace"
@@ -54,8 +55,8 @@ func TestToldNames(t *testing.T) {
 		if rng.IntN(12) == 0 {
 			r := randomRequest(rng, h, uint64(step), cfg.BlockSize*cfg.Blocks/2)
 			named := *r
-			named.Local = append(append([]uint64{}, r.Prompt...), r.Generated...)
-			named.Prompt, named.Generated, named.Names = nil, nil, cfg.Names([]uint64{}, named.Local)
+			named.Local = slices.Clone(r.Local)
+			named.Names = cfg.Names([]uint64{}, named.Local)
 			if err := own.Admit(r); err != nil {
 				t.Fatal(err)
 			}

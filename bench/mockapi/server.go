@@ -216,7 +216,7 @@ func (s *Server) generate(ctx context.Context, k *engineRank, q *request, prompt
 	}
 	n := len(prompt) / size
 	j := &job{
-		request: mock.Request{Input: len(prompt), Output: output, Prompt: local[:n], Generated: local[n:], Received: received, Fetched: s.fetchBlocks(ctx, q, local[:n])},
+		request: mock.Request{Input: len(prompt), Output: output, Local: local, Received: received, Fetched: s.fetchBlocks(ctx, q, local[:n])},
 		tokens:  make(chan int, output+1), cached: make(chan int, 1), refused: make(chan error, 1), left: output,
 	}
 	return j, k.do(func() { k.admit(j) })

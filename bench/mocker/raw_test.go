@@ -96,7 +96,7 @@ func TestRawOfCacheGroups(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.told(&mockapi.Blocks{Local: local, Tokens: tokens})
-		if err := e.Admit(&mock.Request{ID: id, Input: len(tokens), Prompt: local}); err != nil {
+		if err := e.Admit(&mock.Request{ID: id, Input: len(tokens), Local: local}); err != nil {
 			t.Fatal(err)
 		}
 		for !e.Idle() {

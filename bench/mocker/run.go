@@ -54,11 +54,11 @@ type run struct {
 	started time.Time
 	err     error // the first error of a sink
 
-	arriving      trace.Request
-	prompt, after []uint64 // its hashes
-	checked       int      // steps since ctx was looked at
-	mortal        mortal
-	outcomes      []outcome // that Config.Through is yet to be told, in the order of time
+	arriving trace.Request
+	local    []uint64 // its hashes
+	checked  int      // steps since ctx was looked at
+	mortal   mortal
+	outcomes []outcome // that Config.Through is yet to be told, in the order of time
 }
 
 // Run runs the fleet until its requests end or ctx does. The end of ctx is an
@@ -219,9 +219,8 @@ func (r *run) arrive() (more bool, err error) {
 // client would be.
 func (r *run) admit() error {
 	q := &r.arriving
-	r.prompt = r.hasher.Prompt(r.prompt[:0], q)
-	r.after = r.hasher.Output(r.after[:0], q)
-	return r.send(q.Arrival, q.Session, &mock.Request{ID: q.Serial, Input: q.Input, Output: q.Output, Prompt: r.prompt, Generated: r.after})
+	r.local = r.hasher.Output(r.hasher.Prompt(r.local[:0], q), q)
+	return r.send(q.Arrival, q.Session, &mock.Request{ID: q.Serial, Input: q.Input, Output: q.Output, Local: r.local})
 }
 
 // send passes a request to an engine.

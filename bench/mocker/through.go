@@ -33,7 +33,7 @@ type outcome struct {
 // chosen; ok is false if all are.
 func (r *run) choose(q *mock.Request, session string) (engine int, ok bool) {
 	for r.cfg.Through != nil {
-		worker, rank, ok := r.cfg.Through.Choose(q.ID, q.Input, q.Prompt)
+		worker, rank, ok := r.cfg.Through.Choose(q.ID, q.Input, q.Local[:q.Input/r.cfg.Engine.BlockSize])
 		e := (int(worker)-r.cfg.FirstWorker)*r.cfg.DPRanks + int(rank)
 		if !ok || e < 0 || e >= r.cfg.engines() {
 			break

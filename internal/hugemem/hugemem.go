@@ -65,9 +65,6 @@ func Taken(bytes int) int {
 // is taken back, and costs nothing. It does nothing where the system would not give so many. Once a process: of a heap that was in use
 // before, the bytes are cleared.
 func Heap(size int) {
-	if race.Enabled { // which would note each of the bytes
-		return
-	}
 	b := Alloc(size)
 	if b.Free(); !b.mapped {
 		return
