@@ -88,7 +88,7 @@ func BenchmarkStoreOne(b *testing.B) {
 			}
 		}, func(i int) {
 			if p, ok := ix.(core.Prefetcher); ok && n+i+1 < len(events) {
-				p.Prefetch(&events[n+i+1])
+				p.Prefetch(0, &events[n+i+1])
 			}
 			expect(b, "stored", ix.Store(core.Holder(i%n%holders), &events[n+i], true).Stored, 1)
 		})

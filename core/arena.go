@@ -1,6 +1,10 @@
 package core
 
-import "github.com/kvatlas/kvatlas/internal/hugemem"
+import (
+	"slices"
+
+	"github.com/kvatlas/kvatlas/internal/hugemem"
+)
 
 // An arena holds engine hashes in segments of segBlocks words. A
 // block number is segment*segBlocks + offset, below 1<<blockBits. Only the
@@ -39,15 +43,16 @@ const (
 	// bounds that far below a million blocks.
 	maxSegs = (1<<blockBits - 1<<20) / segBlocks
 
-	segBytes = segBlocks*8 + 12 + 2 // hashes, header, place in the free stack
+	segBytes = segBlocks*8 + 16 + 2 // hashes, header, place in the free stack
 )
 
 // seg says whose hashes a segment holds: positions base … base+segBlocks-1 of
 // a run, by everyone (owner 0) or by one holder (owner = holder + 1).
 type seg struct {
-	run   uint32 // 0: free
-	base  uint32
-	owner uint32
+	run     uint32 // 0: free
+	base    uint32
+	owner   uint32
+	entered uint32 // a bit for each block that the directory, or dups, has
 }
 
 func (a *arena) at(b uint32) uint64 { return a.slabs[b>>(segBits+slabBits)].names[b&slabMask] }
@@ -62,6 +67,16 @@ func (a *arena) hashes(s uint32) []uint64 {
 	return a.slabs[s>>slabBits].names[i : i+segBlocks : i+segBlocks]
 }
 
+// searchEach returns the first of the segments that has the hash, len(segs) if none has.
+func (a *arena) searchEach(segs []uint32, hash uint64) int {
+	for i, s := range segs {
+		if slices.Contains(a.hashes(s), hash) {
+			return i
+		}
+	}
+	return len(segs)
+}
+
 func (a *arena) head(s uint32) *seg { return &a.slabs[s>>slabBits].heads[s&(slabSegs-1)] }
 
 // alloc returns a segment for the given run, base and owner. Segment 0 is
@@ -74,7 +89,7 @@ func (a *arena) alloc(run, base, owner uint32) uint32 {
 			s := n<<slabBits | uint32(sl.free[f-1])
 			sl.free = sl.free[:f-1]
 			a.inUse++
-			*a.head(s) = seg{run, base, owner}
+			*a.head(s) = seg{run, base, owner, 0}
 			return s
 		}
 		a.avail = a.avail[:len(a.avail)-1]

@@ -94,11 +94,13 @@ func (x *Radix) ClearSome(h Holder, amount int) (left bool) {
 		x.active++ // as leaveRun has it
 	} else {
 		hs.leaving = true
+		x.dropFilter(hs)
 		for _, n := range hs.held {
 			x.total -= n
 		}
 		s.forgetAllInferred()
-		hs.tails = [4]tail{} // which must not lead a Loader's holder to what is gone
+		x.mem.Holders -= hs.tails.bytes()
+		hs.tails = tails{} // which must not lead a Loader's holder to what is gone
 		delete(x.walks, h)
 	}
 	if x.sweep.hs == hs {

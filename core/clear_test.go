@@ -16,6 +16,7 @@ import (
 // before is taken apart in small steps between the operations, of which as many are left to the end as may be.
 type renumbering struct {
 	*core.Radix
+	*temper
 	r       *rand.Rand
 	number  map[core.Holder]core.Holder
 	leaving []core.Holder
@@ -23,8 +24,10 @@ type renumbering struct {
 	check   bool // what the writer's structures promise, after each step
 }
 
-func newRenumbering() core.Index {
-	return &renumbering{Radix: core.NewRadix(core.Options{}), r: rand.New(rand.NewPCG(1, 23)), number: make(map[core.Holder]core.Holder), check: true}
+func newRenumbering() core.Index { return tempers[0].newRenumbering() }
+
+func (v *temper) newRenumbering() core.Index {
+	return &renumbering{Radix: v.newRadix(), temper: v, r: rand.New(rand.NewPCG(1, 23)), number: make(map[core.Holder]core.Holder), check: true}
 }
 
 // of returns the number of a holder: the lowest free one at first.
@@ -54,6 +57,7 @@ func (x *renumbering) holder(n core.Holder) (core.Holder, bool) {
 
 // step takes something apart.
 func (x *renumbering) step() {
+	x.before(x.Radix, x.r)
 	if len(x.leaving) == 0 || x.r.IntN(3) > 0 {
 		return
 	}
@@ -176,7 +180,11 @@ func TestClearedInStepsEqualsOracle(t *testing.T) {
 				if at, err := coretest.Check(newRenumbering, ops, max(1, g.Interval/4)); err != nil {
 					t.Fatalf("seed %d, operation %d: %v", seed, at, err)
 				}
-				x := newRenumbering().(*renumbering)
+				v := &tempers[seed%uint64(len(tempers))]
+				if at, err := coretest.Check(v.newRenumbering, ops[:min(len(ops), 200)], len(ops)); err != nil {
+					t.Fatalf("%s, seed %d, operation %d: %v", v.name, seed, at, err)
+				}
+				x := v.newRenumbering().(*renumbering)
 				x.check = false
 				for i := range ops {
 					ops[i].Apply(x)

@@ -30,6 +30,8 @@
 //	                                     │ exceptions  holder → holes, copies,  │
 //	                                     │             tiers, own hashes        │
 //	                                     └──────────────────────────────────────┘
+//	filter:      of one holder: which engine hashes it may know
+//	tails:       of one holder: where its chains ended last
 //	directory:   engine hash ─► block number (segment, offset) ─► run and position
 //	descendants: (run, holder) ─► child runs in which the holder is present
 //
@@ -52,6 +54,11 @@
 //   - Engine hashes are in segments of 16 that only the writer reads. The directory
 //     finds a block by its engine hash with 12 entries a cache line; it stores no hash
 //     but a tag, and checks against the segment.
+//   - The directory need not have every hash. What a write must know of a new one is that its holder
+//     does not know it: its filter says so, with 24 bits of each hash that it knows and no other
+//     memory, and only hashes that are likely to be asked for are entered. What the filter may have,
+//     and neither tails nor the directory lead to, is searched for in the holder's runs; a holder for which that is
+//     too often, or too long, has all of its hashes entered from then on (sparse.go).
 //   - Descendants keep the hashes of evicted ancestors known while something below is
 //     held. They count child runs, and know the highest offset among them.
 //   - An exception exists only for what is not ordinary: holes, lower tiers, copies
@@ -61,10 +68,9 @@
 //     the levels one after the other beside the writer, then cuts each to the one
 //     above it: what ended there was absent on all of its tiers.
 //
-// Of the writer's time about half goes to the directory, a random cache line for each block
+// A third of the writer's time goes to filters and directory, a random cache line for each block
 // stored and each removed. So the lines of up to 32 blocks are asked for before the first
-// is used (probe.go), and of the next 32 before these are done; what stands in another
-// line than its own comes after the rest. These loops and the
+// is used (filter.go, probe.go), and of the next 32 before these are done. These loops, searches and the
 // comparison of content are also in assembly: what it does is what the Go loops beside it
 // do, which other processors run, and tests compare the two.
 //
@@ -92,15 +98,10 @@
 // each); flat maps (they stop the writer when they grow and do not shrink); a table
 // for each worker (a known chain would cost memory for each block again); sequence
 // locks (readers retry under a burst); interval lists of holes in the coverage (a
-// match ends at the first hole anyway); a sparse directory or filters before it
-// (removals come in any order, unknown ones must be told apart, and who of all holders
-// knows a hash is asked as well, which a filter for each of them answers in proportion
-// to how many there are). The latter was built: a Bloom filter for each holder of all that
-// it knows, its blocks entered only once it removes in no order, everybody's once it was
-// asked who knows a hash. It was exact as far as it was tested, and slower: the filters'
-// lines are no nearer than the directory's, they must be made anew as they cannot forget,
-// and a parent in the middle of a chain is found by looking through all that the holder
-// has (BENCHMARKS.md).
+// match ends at the first hole anyway); filters that cannot forget (Bloom's): what is stored again after it was evicted is all taken
+// for known, and they are made anew as often as a holder's blocks change once; one filter for all holders (it
+// would have to grow beside them all, and does not say whose runs to search); entries for joined content in the
+// directory alone (each new hash would be looked for there, too).
 //
 // # What was decided
 //

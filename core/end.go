@@ -42,20 +42,25 @@ func (s *store) appendOne(ev *event.Event) bool {
 	if len(ev.Engine) != 1 || len(ev.Local) != 1 || !ev.HasParent || ev.Tier != event.Device || s.hs == nil {
 		return false
 	}
-	t := s.hs.tailAt(ev.Parent)
-	if t == nil {
+	i := s.hs.tails.find(ev.Parent)
+	if i < 0 {
 		return false
 	}
+	t := s.hs.tails.ends[i]
 	r := s.run(t.run)
 	if r == nil {
 		return false
 	}
-	b, n := r.body.Load(), t.pos+1
-	if b.len() != n || n < r.seenLen || s.arena.at(r.block(t.pos)) != ev.Parent {
+	b, n := r.body.Load(), t.pos&^oneByOne+1
+	if b.len() != n || n < r.seenLen || s.arena.at(r.block(n-1)) != ev.Parent {
 		return false
 	}
 	e, _ := r.endsFor(s.h, s.hs, b, n)
-	if e == nil || b.children.Load().find(n, ev.Local[0]) != nil || s.overBudget(1) {
+	if e == nil || b.children.Load().find(n, ev.Local[0]) != nil || s.overBudget(1, 1) {
+		return false
+	}
+	f := s.hs.filter
+	if f != nil && (s.hs.unfiltered || f.room() == 0 || f.add(&s.key, ev.Engine) == 0) {
 		return false
 	}
 	s.preserve(r)
@@ -63,17 +68,21 @@ func (s *store) appendOne(ev *event.Event) bool {
 		b = s.roomFor(r, 1)
 		e, _ = r.endsFor(s.h, s.hs, b, n)
 	}
-	p, at := s.aimed(ev.Engine), s.roomForHashes(r, n)
+	at := s.roomForHashes(r, n)
 	s.arena.set(at, ev.Engine[0])
-	p.blocks[0] = at
-	if !s.dir.insertFirst(p, ev.Engine) {
-		return false // the hash stands in the segment, and nobody knows of it
+	if f == nil {
+		p := s.aimed(ev.Engine)
+		p.blocks[0] = at
+		if !s.dir.insertFirst(p, ev.Engine) {
+			return false // the hash stands in the segment, and nobody knows of it
+		}
+		s.arena.mark(p.blocks[:1])
 	}
 	b.data.from(n)[0] = ev.Local[0]
 	b.n.Store(n + 1)
 	e.Store(entry(s.h, n+1))
 	s.count(1)
-	t.hash, t.pos = ev.Engine[0], n
+	s.hs.tails.hashes[i], s.hs.tails.ends[i] = ev.Engine[0], end{r.id, n | oneByOne}
 	return true
 }
 
@@ -98,19 +107,25 @@ func (m *removal) dropOne(ev *event.Event) bool {
 		}
 		m.preserve(r)
 		m.dropped(e, left)
+		m.unlearn(r, b, left, n)
 		return true
 	}
 	if !alone || wasteful(b.data.room(), left) || b.children.Load().maxOff() >= left {
 		return false
 	}
 	m.preserve(r)
-	p := m.aimed(ev.Engine)
-	p.blocks[0] = r.block(left)
+	at := r.block(left)
 	m.dropped(e, left)
+	m.unlearn(r, b, left, n)
 	r.seenLen = max(r.seenLen, n)
 	b.n.Store(left)
-	if m.dups.n > 0 || !m.dir.removeFirst(p) {
-		m.dropHash(ev.Engine[0], p.blocks[0])
+	if m.arena.isEntered(at) {
+		p := m.aimed(ev.Engine)
+		p.blocks[0] = at
+		m.arena.unmark(at)
+		if m.dups.n > 0 || !m.dir.removeFirst(p) {
+			m.takeOut(ev.Engine[0], at)
+		}
 	}
 	if left&(segBlocks-1) == 0 {
 		m.releaseSegs(r, left)
@@ -138,27 +153,4 @@ func (x *Radix) aimed(hash []uint64) *probe {
 	}
 	x.dir.locate(x.spare[0], hash)
 	return x.spare[0]
-}
-
-// tailAt returns which of the holder's last stores ended with the hash, or nil.
-func (hs *holderState) tailAt(hash uint64) *tail {
-	for i := range hs.tails {
-		if t := &hs.tails[i]; t.hash == hash {
-			return t
-		}
-	}
-	return nil
-}
-
-// ended notes where a store ended, in the place of its parent.
-func (hs *holderState) ended(ev *event.Event, at tail) {
-	var t *tail
-	if ev.HasParent {
-		t = hs.tailAt(ev.Parent)
-	}
-	if t == nil {
-		t = &hs.tails[hs.turn&3]
-		hs.turn++
-	}
-	*t = at
 }

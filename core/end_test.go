@@ -106,7 +106,7 @@ func TestOneBlockAtATime(t *testing.T) {
 		if at, err := coretest.Check(newRadix, ops, 50); err != nil {
 			t.Fatalf("seed %d, operation %d, %s: %v", seed, at, ops[at].String(), err)
 		}
-		if at, err := coretest.Check(func() core.Index { return newReborn(seed) }, ops, len(ops)); err != nil {
+		if at, err := coretest.Check(func() core.Index { return newReborn(&tempers[0], seed) }, ops, len(ops)); err != nil {
 			t.Fatalf("cut, seed %d, operation %d, %s: %v", seed, at, ops[at].String(), err)
 		}
 		x, atOnce := core.NewRadix(core.Options{}), 0

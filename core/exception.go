@@ -367,6 +367,7 @@ func (x *Radix) forgetHash(ex *exception, at spot, pos uint32) {
 // something below, it is known against the rule: a hold follows.
 func (x *Radix) addOwnHash(ex *exception, pos uint32, e uint64) spot {
 	x.preserve(ex.run)
+	x.learnHash(ex.holder, x.holders[ex.holder], e)
 	i := ex.freeLayer(pos)
 	if i == piled {
 		b := x.pileUp(ex, pos, e)

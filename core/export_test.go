@@ -92,10 +92,11 @@ func (x *Radix) Check() error {
 		exceptions += exceptionsBytes(r)
 		b := r.body.Load()
 		for p := uint32(0); p < b.len(); p++ {
-			if !entered[r.block(p)] {
-				return fmt.Errorf("run %d position %d is not entered", r.id, p)
+			if b := r.block(p); entered[b] != x.arena.isEntered(b) {
+				return fmt.Errorf("run %d position %d is entered: %v, marked: %v", r.id, p, entered[b], x.arena.isEntered(b))
+			} else if entered[b] {
+				names++
 			}
-			names++
 		}
 		for _, ex := range r.exceptions {
 			if exceptions += ex.size; ex.size != ex.bytes() {
@@ -143,7 +144,7 @@ func (x *Radix) Check() error {
 	if names != len(entered) {
 		return fmt.Errorf("%d names, %d entered", names, len(entered))
 	}
-	return nil
+	return x.checkSparse()
 }
 
 // checkPile returns how many hashes a pile has.
@@ -304,11 +305,13 @@ func (x *Radix) Overwrite(first uint64, i uint32, local uint64) {
 // OverwriteHash does so with an engine hash, and OverwriteEntry with the part of
 // the directory that has it.
 func (x *Radix) OverwriteHash(hash, by uint64) {
+	x.enterForAll(hash)
 	b, _ := x.dir.find(hash)
 	x.arena.set(b, by)
 }
 
 func (x *Radix) OverwriteEntry(hash uint64) {
+	x.enterForAll(hash)
 	b, _ := x.dir.find(hash)
 	x.dir.replace(hash, b, b)
 }
@@ -364,6 +367,7 @@ func (d *directory) checkElsewhere() (counted, there int, err error) {
 
 // Loosen notes of the run that has the hash what is noted of one with too many holders to be looked at.
 func (x *Radix) Loosen(hash uint64) {
+	x.enterForAll(hash)
 	b, _ := x.dir.find(hash)
 	x.loosen(x.run(x.arena.head(b >> segBits).run))
 }
@@ -412,13 +416,18 @@ func (m *Matches) Rename(name func(h Holder) (Holder, bool)) {
 	}
 }
 
-// Blocks returns how many blocks' hashes the directory has, and those that lead to several.
+// Blocks returns how many hashes stand in runs, shared or a holder's own.
 func (x *Radix) Blocks() int {
-	n := x.dir.count
-	for _, f := range x.dups.all() {
-		n += len(f.open)
-		if f.closed != nil {
-			n += len(f.closed.number.m)
+	n := 0
+	for r := range x.allRuns() {
+		n += int(r.body.Load().len())
+		for _, ex := range r.exceptions {
+			for _, l := range ex.layers[1:] {
+				n += l.nKnown
+			}
+			if ex.pile != nil {
+				n += len(ex.pile.hashes.m)
+			}
 		}
 	}
 	return n

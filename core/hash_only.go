@@ -74,14 +74,14 @@ func (x *Radix) StoreFrom(h, from Holder, hash uint64, tier event.Tier) Outcome 
 		return Outcome{}
 	}
 	s := store{Radix: x, h: h, hs: x.state(h), tier: int(tier)}
-	if s.overBudget(1) {
+	if s.overBudget(1, 1) {
 		return Outcome{Refused: 1}
 	}
 	s.hs = x.holder(h)
 	path := x.ownPath(h, p.run)
 	var at spot
-	if b := p.run.block(p.pos); s.arena.at(b) == hash {
-		s.noteKnows(h, hash, b)
+	if s.arena.at(p.run.block(p.pos)) == hash {
+		s.learn(h, s.hs, p.run, p.pos, p.pos+1)
 	} else {
 		at = s.addOwnHash(s.exceptionOf(p.run, h), p.pos, hash)
 	}

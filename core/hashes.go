@@ -1,6 +1,9 @@
 package core
 
-import "slices"
+import (
+	"math/bits"
+	"slices"
+)
 
 // block returns the shared hash's block number at a position.
 func (r *run) block(pos uint32) uint32 { return r.segs[pos>>segBits]<<segBits | pos&(segBlocks-1) }
@@ -22,22 +25,85 @@ func (x *Radix) sameHashes(r *run, pos uint32, hashes []uint64) int {
 	return n
 }
 
+// isEntered reports whether the block is in the directory, or in dups.
+func (a *arena) isEntered(b uint32) bool { return a.head(b>>segBits).entered>>(b&(segBlocks-1))&1 != 0 }
+
+// mark notes that blocks are entered.
+func (a *arena) mark(blocks []uint32) {
+	for i := 0; i < len(blocks); {
+		s := blocks[i] >> segBits
+		m := uint32(0)
+		for ; i < len(blocks) && blocks[i]>>segBits == s; i++ {
+			m |= 1 << (blocks[i] & (segBlocks - 1))
+		}
+		a.head(s).entered |= m
+	}
+}
+
+func (a *arena) unmark(b uint32) { a.head(b >> segBits).entered &^= 1 << (b & (segBlocks - 1)) }
+
+// span returns the bits of a segment's blocks lo … hi-1.
+func span(lo, hi uint32) uint32 { return 1<<hi - 1<<lo }
+
+// enterRange enters those of r's shared hashes at lo … hi-1 that are not. Sparse holders may know them, of
+// which it is not noted (closedBlocks).
+func (x *Radix) enterRange(r *run, lo, hi uint32) {
+	now, ahead := x.spare[2], x.spare[3]
+	n, lo := x.firstUnentered(r, lo, hi, now)
+	x.dir.locate(now, now.hashes[:n])
+	for n > 0 {
+		more := 0
+		if lo < hi { // the next batch's cache misses pass while this one is entered
+			more, lo = x.firstUnentered(r, lo, hi, ahead)
+			x.dir.locate(ahead, ahead.hashes[:more])
+		}
+		k := x.dir.insertAll(now, now.hashes[:n])
+		x.arena.mark(now.blocks[:k])
+		for ; k < n; k++ {
+			x.enter(nobody, now.hashes[k], now.blocks[k])
+		}
+		if more > 0 && ahead.gen != x.dir.gen {
+			x.dir.locate(ahead, ahead.hashes[:more])
+		}
+		now, ahead, n = ahead, now, more
+	}
+}
+
+// firstUnentered gets those of r's shared hashes from lo on that are not entered, and their blocks, and returns how many, and
+// where it stopped: at hi, if there are none.
+func (x *Radix) firstUnentered(r *run, lo, hi uint32, p *probe) (n int, at uint32) {
+	for ; lo < hi && n <= probeHashes-segBlocks; lo = lo&^(segBlocks-1) + segBlocks {
+		s := r.segs[lo>>segBits]
+		in := span(lo&(segBlocks-1), min(segBlocks, hi-lo&^(segBlocks-1))) &^ x.arena.head(s).entered
+		for seg := x.arena.hashes(s); in != 0; in &= in - 1 {
+			i := bits.TrailingZeros32(in) & (segBlocks - 1)
+			p.hashes[n&(probeHashes-1)], p.blocks[n&(probeHashes-1)] = seg[i], s<<segBits|uint32(i)
+			n++
+		}
+	}
+	return n, min(lo, hi)
+}
+
 // dropHashes takes the shared hashes of positions lo … hi-1 out of the directory
 // and frees the segments that lie beyond lo.
 func (x *Radix) dropHashes(r *run, lo, hi uint32) {
 	now, ahead := x.spare[0], x.spare[1]
-	n, from := x.lastHashes(r, lo, hi, now), 0
+	n, hi := x.lastEntered(r, lo, hi, now)
+	from := 0
+	if n == 0 {
+		x.releaseSegs(r, lo)
+		return
+	}
 	if at, ok := x.now.find(now.hashes[:n]); ok {
 		copy(x.now.blocks[at:], now.blocks[:n])
 		now, from = x.now, at
 	} else {
 		x.dir.locate(now, now.hashes[:n])
 	}
-	for {
-		hi -= uint32(n)
+	for n > 0 {
 		more := 0
 		if hi > lo { // the next batch's cache misses pass while this one is removed
-			more = x.lastHashes(r, lo, hi, ahead)
+			more, hi = x.lastEntered(r, lo, hi, ahead)
 			x.dir.locate(ahead, ahead.hashes[:more])
 		}
 		for k, end := from, from+n; k < end; k++ {
@@ -46,10 +112,7 @@ func (x *Radix) dropHashes(r *run, lo, hi uint32) {
 					break
 				}
 			}
-			x.dropHash(x.arena.at(now.blocks[k]), now.blocks[k])
-		}
-		if more == 0 {
-			break
+			x.takeOut(x.arena.at(now.blocks[k]), now.blocks[k])
 		}
 		if now == x.now {
 			now = x.spare[0]
@@ -59,23 +122,24 @@ func (x *Radix) dropHashes(r *run, lo, hi uint32) {
 	x.releaseSegs(r, lo)
 }
 
-// lastHashes gets the shared hashes of the last positions below hi, and their blocks, and
-// returns how many: some, if there are any from lo on. They come downwards: so it is the
+// lastEntered gets entered ones of the shared hashes of the last positions below hi, and their blocks, and unmarks them.
+// It returns how many, and where it stopped: at lo, if there are none. They come downwards: so it is the
 // order of the event that removed them, of which there may be a probe already.
-func (x *Radix) lastHashes(r *run, lo, hi uint32, p *probe) int {
-	n := 0
+func (x *Radix) lastEntered(r *run, lo, hi uint32, p *probe) (n int, at uint32) {
 	for lo < hi && n <= probeHashes-segBlocks {
-		b := r.block(hi - 1)
-		seg := x.arena.hashes(b >> segBits)[:b&(segBlocks-1)+1]
-		seg = seg[max(len(seg)-int(hi-lo), 0):]
-		for j := range seg {
-			i := (n + j) & (probeHashes - 1)
-			p.hashes[i], p.blocks[i] = seg[len(seg)-1-j], b-uint32(j)
+		s := r.segs[(hi-1)>>segBits]
+		first := (hi - 1) &^ (segBlocks - 1)
+		hd := x.arena.head(s)
+		in := hd.entered & span(max(first, lo)-first, hi-first)
+		hd.entered &^= in
+		for seg := x.arena.hashes(s); in != 0; n++ {
+			i := bits.Len32(in) - 1
+			in &^= 1 << i
+			p.hashes[n&(probeHashes-1)], p.blocks[n&(probeHashes-1)] = seg[i&(segBlocks-1)], s<<segBits|uint32(i)
 		}
-		n += len(seg)
-		hi -= uint32(len(seg))
+		hi = max(first, lo)
 	}
-	return n
+	return n, hi
 }
 
 // probeOf returns a probe of the hashes and the index of the first in it: that
@@ -90,7 +154,10 @@ func (x *Radix) probeOf(hashes []uint64) (p *probe, from int) {
 
 // leadingUnknown returns how many of the first hashes nobody knows, as far as one look at
 // each shows it: those of other shards' chains.
-func (x *Radix) leadingUnknown(hashes []uint64) (n int) {
+func (x *Radix) leadingUnknown(h Holder, hashes []uint64) (n int) {
+	if f := x.filterOf(h, x.holders[h]); f != nil {
+		return f.leadingAbsent(&x.key, hashes)
+	}
 	for n < len(hashes) {
 		batch := hashes[n:min(n+probeHashes, len(hashes))]
 		p, from := x.probeOf(batch)
@@ -111,6 +178,15 @@ func (x *Radix) getHashes(r *run, pos uint32, hashes []uint64, blocks *[probeHas
 			hashes[i], blocks[i] = seg[j], b+uint32(j)
 			i++
 		}
+	}
+}
+
+// putHashes puts hashes at pos and on of r's shared hashes, not entered.
+func (x *Radix) putHashes(r *run, pos uint32, hashes []uint64) {
+	for len(hashes) > 0 {
+		b := x.roomForHashes(r, pos)
+		k := copy(x.arena.hashes(b >> segBits)[b&(segBlocks-1):], hashes)
+		hashes, pos = hashes[k:], pos+uint32(k)
 	}
 }
 

@@ -17,8 +17,10 @@ type homonyms struct {
 // closedBlocks are those beyond: for them it is written down who may know the hash
 // there, so that a lookup looks at one of them, however many there are. A block is
 // closed from the moment it is entered, hence whoever comes to know the hash there
-// is written down (tell); who ceases to is not taken out, as Radix.at tells. A
-// block may be moved among the open ones at any time.
+// is written down (noteKnows); who ceases to is not taken out, as Radix.at tells. A
+// block may be moved among the open ones at any time. Sparse holders may know a hash
+// there that are not written down, as they did when the block was entered: they are once the
+// hash is searched for, asked about (enterForAll), or they become dense.
 type closedBlocks struct {
 	blocks []uint32        // by number; 0 is free, the last one is not
 	free   []uint32        // numbers that may be free
@@ -30,6 +32,7 @@ type closedBlocks struct {
 // enter makes a block findable by its hash. The holder, who knows the hash there,
 // may be nobody for a shared one.
 func (x *Radix) enter(h Holder, e uint64, b uint32) {
+	x.arena.mark([]uint32{b})
 	if _, taken := x.dir.find(e); !taken {
 		x.dir.insert(e, b)
 		return
@@ -52,8 +55,8 @@ func (x *Radix) enter(h Holder, e uint64, b uint32) {
 // nobody is no holder.
 const nobody = ^Holder(0)
 
-// noteKnows notes that the holder comes to know the hash at the block. It is called
-// wherever that happens, and nobody else is told of the hash before it shows.
+// noteKnows notes that the holder comes to know the hash at the block, or that it does. It is called
+// wherever a dense one comes to, and nobody else is told of the hash before it shows.
 func (x *Radix) noteKnows(h Holder, e uint64, b uint32) {
 	if x.dups.n == 0 || h == nobody {
 		return
@@ -138,9 +141,17 @@ func (s *store) within(t *run, base uint32, hash uint64) bool {
 	return false
 }
 
-// dropHash undoes enter. The directory always has one of a hash's blocks, or none is
-// left: lookups begin there, and dups is asked only about hashes that the directory has.
+// dropHash takes a block out, if it is entered.
 func (x *Radix) dropHash(e uint64, b uint32) {
+	if x.arena.isEntered(b) {
+		x.arena.unmark(b)
+		x.takeOut(e, b)
+	}
+}
+
+// takeOut undoes enter, but for the mark. The directory always has one of a hash's blocks, or none is
+// left: lookups begin there, and dups is asked only about hashes that the directory has.
+func (x *Radix) takeOut(e uint64, b uint32) {
 	f, ok := x.dups.get(e)
 	if !ok {
 		x.dir.remove(e, b)
@@ -176,6 +187,11 @@ func (x *Radix) dropHash(e uint64, b uint32) {
 // moveHash makes the entry of block from name block to: the hash has moved in the arena,
 // its position is the same, so nobody's knowledge of it changes.
 func (x *Radix) moveHash(e uint64, from, to uint32) {
+	if !x.arena.isEntered(from) {
+		return
+	}
+	x.arena.unmark(from)
+	x.arena.mark([]uint32{to})
 	if x.dir.replace(e, from, to) {
 		return
 	}

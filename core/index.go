@@ -170,9 +170,9 @@ type Clearer interface {
 	Owed() int
 }
 
-// Prefetcher is an Index that can be told which event comes after the one that
+// Prefetcher is an Index that can be told which event, of which holder, comes after the one that
 // is about to be applied, so that its memory is on the way meanwhile. Telling
 // it changes nothing else, and need not be true.
 type Prefetcher interface {
-	Prefetch(ev *event.Event)
+	Prefetch(h Holder, ev *event.Event)
 }

@@ -13,7 +13,7 @@ func (x *Radix) Infer(h, from Holder, hash uint64) int {
 		return 0
 	}
 	s := store{Radix: x, h: h, hs: x.state(h)}
-	if s.overBudget(int(p.pos) + 1) {
+	if s.overBudget(int(p.pos)+1, int(p.pos)+1) {
 		return 0
 	}
 	s.hs = x.holder(h)
@@ -39,6 +39,7 @@ func (x *Radix) Infer(h, from Holder, hash uint64) int {
 
 // WhoKnows implements Index.
 func (x *Radix) WhoKnows(hash uint64, f func(Holder) bool) (Holder, bool) {
+	x.enterForAll(hash)
 	b, ok := x.dir.find(hash)
 	if !ok {
 		return 0, false
@@ -81,35 +82,43 @@ func (x *Radix) mayKnow(hash uint64, b uint32) (list []Holder, ok bool) {
 	}
 	left := x.states - len(list)
 	for _, b := range append(f.open[:len(f.open):len(f.open)], b) {
-		hd := x.arena.head(b >> segBits)
-		if hd.owner != 0 {
-			list = append(list, hd.owner-1)
-			continue
-		}
-		pos := hd.base + b&(segBlocks-1)
-		for runs := []*run{x.runs.at(hd.run)}; len(runs) > 0; pos = 0 { // of those below, all
-			r := runs[len(runs)-1]
-			runs = runs[:len(runs)-1]
-			x.steps++
-			if left -= 1 + r.crowd(); left < 0 {
-				return nil, false
-			}
-			body := r.body.Load()
-			body.eachHeldLen(event.NumTiers-1, func(h Holder, _ uint32) bool { list = append(list, h); return true })
-			for _, ex := range r.exceptions {
-				list = append(list, ex.holder)
-			}
-			body.children.Load().each(func(c *run) bool {
-				x.steps++
-				if left--; c.off > pos {
-					runs = append(runs, c)
-				}
-				return left >= 0
-			})
+		if list, left = x.presentAt(b, list, left); left < 0 {
+			return nil, false
 		}
 	}
 	slices.Sort(list)
-	return slices.Compact(list), left >= 0
+	return slices.Compact(list), true
+}
+
+// presentAt appends to list who may know the hash of a block there, some perhaps more than once. It stops
+// where that takes more than left looks, and returns how many are left then.
+func (x *Radix) presentAt(b uint32, list []Holder, left int) ([]Holder, int) {
+	hd := x.arena.head(b >> segBits)
+	if hd.owner != 0 {
+		return append(list, hd.owner-1), left
+	}
+	pos := hd.base + b&(segBlocks-1)
+	for runs := []*run{x.runs.at(hd.run)}; len(runs) > 0 && left >= 0; pos = 0 { // of those below, all
+		r := runs[len(runs)-1]
+		runs = runs[:len(runs)-1]
+		x.steps++
+		if left -= 1 + r.crowd(); left < 0 {
+			break
+		}
+		body := r.body.Load()
+		body.eachHeldLen(event.NumTiers-1, func(h Holder, _ uint32) bool { list = append(list, h); return true })
+		for _, ex := range r.exceptions {
+			list = append(list, ex.holder)
+		}
+		body.children.Load().each(func(c *run) bool {
+			x.steps++
+			if left--; c.off > pos {
+				runs = append(runs, c)
+			}
+			return left >= 0
+		})
+	}
+	return list, left
 }
 
 // lowestHash returns the lowest of h's hashes for a position.
@@ -160,7 +169,7 @@ func (s *store) infer(r *run, pos uint32, e uint64) bool {
 	case known:
 		s.hold(r, pos, pos+1, p.spot)
 	case s.arena.at(r.block(pos)) == e:
-		s.noteKnows(s.h, e, r.block(pos))
+		s.learn(s.h, s.hs, r, pos, pos+1)
 		s.hold(r, pos, pos+1, spot{})
 	default:
 		s.hold(r, pos, pos+1, s.addOwnHash(s.makeException(r, s.h), pos, e))

@@ -17,11 +17,9 @@ import (
 // that begins with the same block as another run of its parent, would break what lookups
 // rely on, so it is refused.
 type Loader struct {
-	x    *Radix
-	runs map[uint32]*loaded // by number: those that runs are still to leave from
-	// closed has the positions of runs whose shared hash leads to so many positions
-	// that it must be told who knows it there (closedBlocks).
-	closed map[*run][]uint32
+	x        *Radix
+	runs     map[uint32]*loaded // by number: those that runs are still to leave from
+	expected int                // blocks
 	// refused is the lowest run that the last refused piece reached: what hangs on
 	// the piece alone, there and above, nobody may have.
 	refused *run
@@ -39,11 +37,10 @@ var ErrPiece = errors.New("not a piece of a cut")
 var ErrFull = errors.New("the index is full")
 
 // NewLoader returns a loader. The holders that it will add must have nothing in
-// the index. About as many blocks as expected will come, of all loaders together:
-// an empty index makes room for them at once.
+// the index. About as many blocks as expected will come, of all loaders together: an empty directory has room for
+// them at once, if it comes to have them.
 func (x *Radix) NewLoader(expected int) *Loader {
-	x.dir.reserve(min(expected, maxSegs*segBlocks))
-	return &Loader{x: x, runs: make(map[uint32]*loaded), closed: make(map[*run][]uint32)}
+	return &Loader{x: x, runs: make(map[uint32]*loaded), expected: expected}
 }
 
 // Add adds a piece, whose Parent was added before. After an error the index has
@@ -59,7 +56,8 @@ func (l *Loader) Add(p *Piece) error {
 	}
 	n := uint32(len(p.Local))
 	r := x.newRun(parent, p.Offset, p.Local[0])
-	l.enterHashes(r, p.Engine)
+	x.expectHashes(r, n)
+	x.putHashes(r, 0, p.Engine[:n])
 	b := x.newBody(newContent(p.Local), n)
 	es := x.entries[:0]
 	for _, held := range p.Held {
@@ -69,14 +67,18 @@ func (l *Loader) Add(p *Piece) error {
 	r.publish(b)
 	for _, held := range p.Held {
 		hs := x.holder(held.Holder)
+		l.bound(held.Holder, hs, int(held.Blocks))
 		l.reach(r, held.Holder)
 		x.enterNewRun(r, held.Holder)
 		hs.held[event.Device] += int(held.Blocks)
 		x.total += int(held.Blocks)
 	}
 	x.cover(b, es)
+	if x.enterLoaded {
+		x.enterRange(r, 0, n)
+	}
 	for _, held := range p.Held {
-		l.noteKnows(r, held.Holder, held.Blocks)
+		l.learn(r, held.Holder, 0, held.Blocks)
 	}
 	for i := range p.Exceptions {
 		if err = l.addException(r, &p.Exceptions[i], len(p.Children) > 0); err != nil {
@@ -107,9 +109,10 @@ func (l *Loader) Finish() {
 	}
 	clear(l.runs)
 	l.refused = nil
-	clear(l.closed)
 	l.x.mergePending()
 	l.x.dir.trim()
+	l.x.enterLoaded = false
+	l.x.unfilled = len(l.x.holders)
 }
 
 // release takes away what nobody has of the run, if it is still there.
@@ -180,6 +183,7 @@ func (l *Loader) addException(r *run, s *PieceException, above bool) error {
 		return fmt.Errorf("%w: holder %d has nothing of it", ErrPiece, s.Holder)
 	}
 	hs := x.holder(s.Holder)
+	l.bound(s.Holder, hs, len(s.Hashes))
 	l.reach(r, s.Holder)
 	ex := x.makeException(r, s.Holder)
 	for i := range s.Hashes {
@@ -208,10 +212,7 @@ func (l *Loader) addException(r *run, s *PieceException, above bool) error {
 // addShared adds shared hashes of a run to what a holder has of it.
 func (l *Loader) addShared(ex *exception, hs *holderState, e *PieceHash) {
 	x, shared, end := l.x, &ex.layers[0], e.Pos+e.More+1
-	for pos := e.Pos; x.dups.n > 0 && pos < end; pos++ {
-		b := ex.run.block(pos)
-		x.noteKnows(ex.holder, x.arena.at(b), b)
-	}
+	l.learn(ex.run, ex.holder, e.Pos, end)
 	shared.nKnown += shared.known.set(e.Pos, end)
 	for t, copies := range e.Copies {
 		if copies == 0 {
@@ -254,51 +255,56 @@ func (l *Loader) reach(r *run, h Holder) {
 	for p := r.parent; p != x.root && !x.present(p, h); p = p.parent {
 		list = append(list, p)
 	}
-	l.noteKnows(r.parent, h, r.off)
+	l.learnAbove(r, h)
 	for _, p := range list {
+		l.learnAbove(p, h)
 		x.addDescendant(p.parent, p.off, h)
-		l.noteKnows(p.parent, h, p.off)
 	}
 }
 
-// noteKnows notes that the holder comes to know the first n shared hashes of the run,
-// unless an exception says what it knows there.
-func (l *Loader) noteKnows(r *run, h Holder, n uint32) {
-	if len(l.closed) == 0 || l.x.exceptionOf(r, h) != nil {
+// learnAbove notes that the holder comes to know the shared hashes of r's parent above r, unless an exception says what
+// it knows there. Its presence in r is to be counted.
+func (l *Loader) learnAbove(r *run, h Holder) {
+	if p := r.parent; p != l.x.root && l.x.exceptionOf(p, h) == nil {
+		if known := l.x.knownLen(p, h); known < r.off {
+			l.learn(p, h, known, r.off)
+		}
+	}
+}
+
+// bound makes the holder dense before it has too many hashes for a sparse one. It is mostly not the only one, so all that
+// was loaded is entered then, and what will be: whom that concerns needs nothing else.
+func (l *Loader) bound(h Holder, hs *holderState, more int) {
+	x := l.x
+	for _, n := range hs.held {
+		more += n
+	}
+	if hs.filter == nil || more <= x.maxSparse {
 		return
 	}
-	for _, pos := range l.closed[r] {
-		if pos < n {
-			b := r.block(pos)
-			l.x.noteKnows(h, l.x.arena.at(b), b)
+	if !x.enterLoaded {
+		x.enterLoaded = true
+		x.dir.reserve(min(l.expected, maxSegs*segBlocks))
+		for id := range uint32(x.runs.len()) {
+			if r := x.made(id); r != nil {
+				x.enterRange(r, 0, r.body.Load().len())
+			}
 		}
+	}
+	if x.dups.n > 0 { // it is to be noted of some hashes that it has them
+		x.makeDense(h, hs)
+	} else {
+		x.dropFilter(hs)
 	}
 }
 
-// enterHashes makes them the shared hashes of the new run r.
-func (l *Loader) enterHashes(r *run, hashes []uint64) {
-	x := l.x
-	x.expectHashes(r, uint32(len(hashes)))
-	now, ahead := x.spare[0], x.spare[1]
-	batch := hashes[:min(probeHashes, len(hashes))]
-	x.dir.locate(now, batch)
-	for pos := uint32(0); len(batch) > 0; {
-		// The next batch's cache misses pass while this one is entered.
-		after := hashes[int(pos)+len(batch):]
-		after = after[:min(probeHashes, len(after))]
-		x.dir.locate(ahead, after)
-		x.addHashes(r, pos, batch, &now.blocks)
-		n := x.dir.insertAll(now, batch)
-		for i, e := range batch[n:] {
-			x.enter(nobody, e, now.blocks[n+i])
-			if f, _ := x.dups.get(e); f.closed != nil {
-				l.closed[r] = append(l.closed[r], pos+uint32(n+i))
-			}
-		}
-		pos += uint32(len(batch))
-		if ahead.gen != x.dir.gen {
-			x.dir.locate(ahead, after)
-		}
-		now, ahead, batch = ahead, now, after
+// learn notes that the holder comes to know the shared hashes at lo … hi-1 of r. What a sparse one has in
+// its filter is found when it is asked for the first time.
+func (l *Loader) learn(r *run, h Holder, lo, hi uint32) {
+	x, hs := l.x, l.x.holders[h]
+	if hs.filter != nil {
+		hs.unfiltered = true
+	} else {
+		x.learn(h, hs, r, lo, hi)
 	}
 }

@@ -32,7 +32,7 @@ func (m Memory) Total() int64 {
 }
 
 const (
-	holderBytes = 176
+	holderBytes = 208
 
 	// leastReserve is what a budget leaves for those below their share:
 	// memory comes in huge pages.
@@ -74,6 +74,25 @@ func (x *Radix) need(n int) int64 {
 	return pages + x.arena.stock.More(pages) + int64(n)*16 + stepSlack
 }
 
+// needKnown returns what it may take that the holder comes to know n hashes: a larger filter, or that it becomes dense.
+func (s *store) needKnown(n int) int64 {
+	if s.hs == nil {
+		return filterBytes + filterRoom(s.filterSize(n))
+	}
+	f := s.hs.filter
+	if f == nil || !s.hs.unfiltered && f.room() >= n {
+		return 0
+	}
+	known := f.n
+	for _, held := range s.hs.held {
+		known = max(known, held)
+	}
+	if known += n; known > s.maxSparse {
+		return s.dir.need(known)
+	}
+	return filterRoom(s.filterSize(known))
+}
+
 // stepOf returns how many of the hashes one step may enter.
 func (s *store) stepOf(hashes []uint64) int {
 	if s.opts.Budget == 0 {
@@ -82,15 +101,16 @@ func (s *store) stepOf(hashes []uint64) int {
 	return min(len(hashes), stepBlocks)
 }
 
-// overBudget reports whether n new blocks of the holder are to be refused.
-func (s *store) overBudget(n int) bool {
+// overBudget reports whether n new blocks of the holder are to be refused, and such as others have: it comes to know so
+// many in all.
+func (s *store) overBudget(n, known int) bool {
 	if s.full || s.arena.inUse >= maxSegs {
 		return true
 	}
 	if s.opts.Budget == 0 {
 		return false
 	}
-	have, need, most := s.Memory().Total(), s.need(n), s.opts.Budget+max(s.opts.Budget/16, leastReserve)
+	have, need, most := s.Memory().Total(), s.need(n)+s.needKnown(known), s.opts.Budget+max(s.opts.Budget/16, leastReserve)
 	used, granted := have, have+need <= most
 	if s.opts.Share != nil {
 		used, granted = s.opts.Share(have, need, most)

@@ -411,10 +411,10 @@ func TestBudgetHolds(t *testing.T) {
 				}
 			}
 			kept[h] = append(kept[h], hashes)
-			// Removals that leave holes need memory too, and what grows grows
-			// by a huge page.
-			if got := f.Memory().Total(); got > budget+4<<20 {
-				t.Fatalf("seed %d: %d bytes, budget %d", seed, got, budget)
+			if got := f.Memory().Total(); out.Stored > 0 && got > budget+4<<20 {
+				t.Fatalf("seed %d: %d bytes, budget %d: %+v", seed, got, budget, f.Memory())
+			} else if got > budget+5<<20 { // holes need memory too, and removals are not refused
+				t.Fatalf("seed %d: %d bytes after removals, budget %d: %+v", seed, got, budget, f.Memory())
 			}
 		}
 		if refused == 0 {

@@ -36,7 +36,7 @@ type pageBlock struct {
 const (
 	pageBytes  = pageChunks * 64
 	blockPages = hugemem.Size / pageBytes
-	smallPages = 8 // this many from the heap before the first block
+	smallPages = 64 // this many from the heap before the first block
 )
 
 var allFree = [blockPages / 64]uint64{^uint64(0), ^uint64(0)}

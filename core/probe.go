@@ -123,3 +123,13 @@ next:
 	}
 	return len(at), late
 }
+
+// indexEach is indexWord.
+func indexEach(words []uint64, word uint64) int {
+	for i, w := range words {
+		if w == word {
+			return i
+		}
+	}
+	return len(words)
+}

@@ -211,3 +211,76 @@ more:
 	DECQ CX
 	JGE  next
 	RET
+
+// func searchAll(segs *uint32, n int, slabs *slab, hash uint64) int
+TEXT ·searchAll(SB), NOSPLIT, $0-40
+	MOVQ         segs+0(FP), SI
+	MOVQ         n+8(FP), CX
+	MOVQ         slabs+16(FP), DI
+	VPBROADCASTQ hash+24(FP), Z1
+	XORL         BX, BX
+	JMP          more
+
+next:
+	LEAQ       8(BX), DX
+	CMPQ       DX, CX
+	JGE        asked
+	MOVL       32(SI)(BX*4), AX
+	MOVL       AX, DX
+	SHRL       $14, AX             // as in askAll
+	IMULQ      $104, AX
+	MOVQ       (DI)(AX*1), R8
+	ANDL       $0x3FFF, DX
+	SHLL       $7, DX
+	PREFETCHT0 (R8)(DX*1)
+	PREFETCHT0 64(R8)(DX*1)
+
+asked:
+	MOVL     (SI)(BX*4), AX
+	MOVL     AX, DX
+	SHRL     $14, AX
+	IMULQ    $104, AX
+	MOVQ     (DI)(AX*1), R8
+	ANDL     $0x3FFF, DX
+	SHLL     $7, DX
+	VPCMPEQQ (R8)(DX*1), Z1, K1
+	VPCMPEQQ 64(R8)(DX*1), Z1, K2
+	KORTESTW K1, K2
+	JNE      end
+	INCQ     BX
+
+more:
+	CMPQ BX, CX
+	JLT  next
+
+end:
+	VZEROUPPER
+	MOVQ BX, ret+32(FP)
+	RET
+
+// func indexVector(words *uint64, n int, word uint64) int
+TEXT ·indexVector(SB), NOSPLIT, $0-32
+	MOVQ         words+0(FP), SI
+	MOVQ         n+8(FP), CX
+	VPBROADCASTQ word+16(FP), Z16
+	XORL         BX, BX
+	JMP          more
+
+next:
+	VPCMPEQQ (SI)(BX*8), Z16, K1
+	KMOVB    K1, AX
+	TESTL    AX, AX
+	JNE      found
+	ADDQ     $8, BX
+
+more:
+	CMPQ BX, CX
+	JLT  next
+	MOVQ CX, ret+24(FP)
+	RET
+
+found:
+	TZCNTL AX, AX
+	ADDQ   AX, BX
+	MOVQ   BX, ret+24(FP)
+	RET

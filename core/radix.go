@@ -44,7 +44,7 @@ type Radix struct {
 	tiered      atomic.Bool // some holder has had a lower tier; never taken back
 
 	now, ahead *probe    // of the event to be applied and the one after, if Prefetch told
-	spare      [2]*probe // of what an event needs beyond that
+	spare      [4]*probe // of what an event needs beyond that; the last two are enterRange's
 
 	opts          Options
 	mem           Memory
@@ -58,8 +58,17 @@ type Radix struct {
 	pendingMerges []uint32          // runs that may be merged when the present write is done
 	sweep         sweep             // under way
 	marks         uint32
-	owed          int // since Owed was last asked
-	steps         int // taken in what could take many for one event: tests count them
+	looks         uint32 // as marks, of eachPresent
+	enterLoaded   bool   // the hashes of what Loaders add are entered, and those of all that they have added are
+	unfilled      int    // holders from the first on, of whose filters some are to be filled (fillOne)
+	typical       int    // hashes that the last filters have room for
+	maxSparse     int    // hashes that a sparse holder knows, at most
+	joinedBound   int    // and that one who stores little but what others have does
+	sparse        int    // sparse holders
+	asked         int    // how many filters may be asked before holders are made dense for it (enterForAll)
+	turn          int    // whose turn that was last
+	owed          int    // since Owed was last asked
+	steps         int    // taken in what could take many for one event: tests count them
 
 	cut   *Cut             // under way, or nil
 	era   uint32           // number of the last cut
@@ -73,20 +82,20 @@ type holderState struct {
 	runs  paged[uint32] // ids of the runs it has blocks in; may be out of date (see sweep)
 	live  int           // the number of those runs
 	held  [event.NumTiers]int
-	tails [4]tail // where stores ended: often the next one's parent
-	turn  uint8
+	tails tails
 
 	leaving bool // it is cleared, and counts no more; see ClearSome
 
 	last, lastPos uint32 // run and position where the last removal ended
 
 	inferred thinMap[struct{}] // hashes whose device copy is inferred
-}
 
-// tail is a hash, and the run and position that had it.
-type tail struct {
-	hash     uint64
-	run, pos uint32
+	filter     *filter // of the hashes that it knows; nil if it is dense (sparse.go)
+	unfiltered bool    // the filter lacks some, and is made anew before it is asked
+	saved      int     // how many hashes it may have looked at in searches
+	fresh      int     // blocks that it was the first to store
+	joins      bool    // it is dense as it stores little but what others have
+	joined     int     // those that others had
 }
 
 // NewRadix returns an empty index.
@@ -94,6 +103,9 @@ func NewRadix(opts Options) *Radix {
 	key := opts.Key.hasher()
 	x := &Radix{
 		opts:        opts,
+		maxSparse:   maxSparse,
+		joinedBound: joinedBound,
+		asked:       maxSparse,
 		key:         key,
 		dups:        keyedMap[homonyms]{entry: 40, key: key},
 		exceptions:  keyedMap[*exception]{entry: 16, key: key},
@@ -101,7 +113,7 @@ func NewRadix(opts Options) *Radix {
 		arena:       &arena{stock: new(hugemem.Stock)},
 		now:         &probe{},
 		ahead:       &probe{},
-		spare:       [2]*probe{{}, {}},
+		spare:       [4]*probe{{}, {}, {}, {}},
 	}
 	x.dir.key, x.dir.arena, x.dir.pages = key, x.arena, &pages{stock: x.arena.stock}
 	// Readers have no part in these two; so when the index is out of reach,
@@ -134,7 +146,11 @@ func (x *Radix) holder(h Holder) *holderState {
 		x.holders = append(x.holders, make([]*holderState, int(h)+1-len(x.holders))...)
 	}
 	if x.holders[h] == nil {
-		x.holders[h] = &holderState{}
+		x.holders[h] = &holderState{saved: firstSaved}
+		if x.maxSparse > 0 && x.asked >= 0 {
+			x.makeSparse(x.holders[h])
+			x.holders[h].unfiltered = false
+		}
 		x.mem.Holders += holderBytes
 		x.states++
 	}
@@ -147,8 +163,9 @@ func (x *Radix) releaseHolder(h Holder) {
 	if hs == nil || hs.live > 0 {
 		return
 	}
+	x.dropFilter(hs)
 	x.holders[h] = nil
-	x.mem.Holders -= holderBytes + hs.inferred.bytes(8)
+	x.mem.Holders -= holderBytes + hs.inferred.bytes(8) + hs.tails.bytes()
 	if x.states--; x.states == 0 {
 		x.holders, x.entries, x.pendingMerges = nil, nil, nil
 	}
@@ -201,6 +218,17 @@ func (x *Radix) lookup(h Holder, hash uint64) (position, bool) {
 	if x.Empty(h) {
 		return position{}, false
 	}
+	hs := x.holders[h]
+	if i := hs.tails.find(hash); i >= 0 {
+		if b, ok := x.tailBlock(&hs.tails, i); ok {
+			if p, ok := x.at(h, b); ok {
+				return p, true
+			}
+		}
+	}
+	if hs.filter != nil {
+		return x.lookupSparse(h, hs, hash)
+	}
 	b, ok := x.dir.find(hash)
 	if !ok {
 		return position{}, false
@@ -228,7 +256,7 @@ func (x *Radix) KnowsAny(h Holder, hashes []uint64) bool {
 		return false
 	}
 	for i := 0; i < len(hashes); i++ {
-		if i += x.leadingUnknown(hashes[i:]); i < len(hashes) && x.Knows(h, hashes[i]) {
+		if i += x.leadingUnknown(h, hashes[i:]); i < len(hashes) && x.Knows(h, hashes[i]) {
 			return true
 		}
 	}
@@ -276,7 +304,7 @@ func (x *Radix) Forget(h Holder, hashes []uint64) int {
 func (x *Radix) forget(h Holder, hashes []uint64) int {
 	n := 0
 	for i := 0; i < len(hashes); i++ {
-		if i += x.leadingUnknown(hashes[i:]); i == len(hashes) {
+		if i += x.leadingUnknown(h, hashes[i:]); i == len(hashes) {
 			break
 		}
 		if p, ok := x.lookup(h, hashes[i]); ok {

@@ -52,20 +52,28 @@ func TestLookupsAllocateAndChangeNothing(t *testing.T) {
 	}
 }
 
-// TestKnownChainCostsNoMemoryPerBlock: a second holder of a chain costs the
-// same, however long the chain is.
-func TestKnownChainCostsNoMemoryPerBlock(t *testing.T) {
+// TestAKnownChainCostsLittle: a further holder of a chain costs what a filter of its hashes does, and from
+// some thousands on nothing for each block.
+func TestAKnownChainCostsLittle(t *testing.T) {
 	cost := func(blocks int) int64 {
 		f := newFiller(1)
 		hashes, local := f.hashes(blocks), f.hashes(blocks)
 		f.store(0, hashes, local)
-		f.store(1, hashes[:1], local[:1]) // the holder's own state
+		f.store(1, hashes, local)
+		f.store(2, hashes[:1], local[:1]) // the holder's own state
 		before := f.Memory().Total()
-		f.storeAfter(1, hashes[0], hashes[1:], local[1:])
+		f.storeAfter(2, hashes[0], hashes[1:], local[1:])
 		return f.Memory().Total() - before
 	}
-	if short, long := cost(16), cost(100_000); short != 0 || long != 0 {
-		t.Errorf("a second holder of 16 blocks costs %d bytes, of 100,000 %d", short, long)
+	for _, n := range []int{16, 1000, 5000} {
+		if got := cost(n); got > int64(64+8*n) {
+			t.Errorf("a further holder of %d blocks costs %d bytes", n, got)
+		}
+	}
+	for _, n := range []int{10_000, 100_000} {
+		if got := cost(n); got > 0 {
+			t.Errorf("a further holder of %d blocks costs %d bytes", n, got)
+		}
 	}
 }
 

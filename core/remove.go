@@ -37,7 +37,7 @@ func (x *Radix) Remove(h Holder, ev *event.Event, countCopies bool) Outcome {
 	if len(ev.Engine) > 0 && m.goOn(ev.Engine[0]) {
 		i = 1
 	} else {
-		i = x.leadingUnknown(ev.Engine)
+		i = x.leadingUnknown(h, ev.Engine)
 		m.out.Unknown = i
 	}
 	for i < len(ev.Engine) {
@@ -47,7 +47,7 @@ func (x *Radix) Remove(h Holder, ev *event.Event, countCopies bool) Outcome {
 			continue
 		}
 		// Stretches of one block: the removals are not in chain order.
-		if short++; short > 2 {
+		if short++; short > 2 && hs.filter == nil {
 			i += m.scattered(ev.Engine[i:])
 			continue
 		}
@@ -141,8 +141,8 @@ func (m *removal) next(e uint64, goesOn bool) {
 	if goesOn && m.goOn(e) {
 		return
 	}
-	if b, ok := m.dir.find(e); ok {
-		m.beginAt(e, b)
+	if p, ok := m.lookup(m.h, e); ok {
+		m.begin(p)
 	} else {
 		m.out.Unknown++
 	}
@@ -212,9 +212,20 @@ func (m *removal) flush() {
 	if m.lo == m.hi {
 		return
 	}
+	if m.hs.last != m.run.id && m.hs.lastPos > 0 {
+		m.keepCursor()
+	}
 	m.hs.last, m.hs.lastPos = m.run.id, m.lo
 	m.drop(m.run, m.by, m.lo, m.hi)
 	m.lo, m.hi, m.run, m.exception = 0, 0, nil, nil
+}
+
+// keepCursor notes where removals stopped before they went on elsewhere.
+func (m *removal) keepCursor() {
+	if r := m.made(m.hs.last); r != nil && m.hs.lastPos <= r.body.Load().len() {
+		pos := m.hs.lastPos - 1
+		m.putTail(m.hs, m.arena.at(r.block(pos)), end{r.id, pos | oneByOne})
+	}
 }
 
 // drop ends the tier's copies of positions lo … hi-1, all of which the holder
@@ -234,6 +245,7 @@ func (s *store) drop(r *run, at spot, lo, hi uint32) {
 	ends := true
 	if ex == nil && hi == b.heldLen(0, s.h) {
 		s.setHeldLens(b, s.h, lo)
+		s.unlearn(r, b, lo, hi)
 	} else {
 		if ex == nil {
 			ex = s.makeException(r, s.h)

@@ -25,6 +25,7 @@ type run struct {
 	exceptions []*exception
 	seenLen    uint32 // most blocks that this body's readers may have seen
 	mark       uint32 // scratch of the sweeps over a holder's runs
+	looked     uint32 // scratch of eachPresent
 	era        uint32 // the index's, if made since its last cut began, or given out in it
 	number     uint32 // in the last cut that it was given out in
 }

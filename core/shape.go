@@ -72,6 +72,7 @@ func (x *Radix) swap(r *run, o uint32, room int) {
 	for _, h := range moved[:k] {
 		x.enterNewRun(t, h)
 	}
+	x.enterRange(t, n-o-min(n-o, tailHashes), n-o) // a tail leads there no more
 }
 
 // releaseSegs frees the hash segments of r that lie wholly at or beyond lo.
@@ -154,6 +155,7 @@ func (x *Radix) merge(r, c *run) {
 	})
 	x.releaseSegs(c, 0)
 	x.freeRun(c)
+	x.enterRange(r, n+k-min(k, tailHashes), n+k) // as in swap
 }
 
 // moveHashes gives t, from position at on, the shared hashes that r has at lo …
@@ -165,11 +167,21 @@ func (x *Radix) moveHashes(r *run, lo, hi uint32, t *run, at uint32) {
 	for p := lo; p < hi; {
 		k := min(int(hi-p), probeHashes)
 		x.getHashes(r, p, hashes[:k], &from)
-		aims := x.spare[0]
-		x.dir.locate(aims, hashes[:k])
 		x.addHashes(t, at+p-lo, hashes[:k], &to)
-		for i, e := range hashes[:k] {
-			if !x.dir.replaceAt(aims, i, from[i], to[i]) {
+		n := 0 // of them are entered
+		for i, b := range from[:k] {
+			if x.arena.isEntered(b) {
+				hashes[n], from[n], to[n] = hashes[i], b, to[i]
+				n++
+			}
+		}
+		aims := x.spare[0]
+		x.dir.locate(aims, hashes[:n])
+		for i, e := range hashes[:n] {
+			if x.dir.replaceAt(aims, i, from[i], to[i]) {
+				x.arena.unmark(from[i])
+				x.arena.mark(to[i : i+1])
+			} else {
 				x.moveHash(e, from[i], to[i])
 			}
 		}

@@ -20,6 +20,8 @@ func TestLayout(t *testing.T) {
 		"ref":       {unsafe.Sizeof(ref{}), 16, true},              // and on this
 		"leaf":      {unsafe.Sizeof(leaf{}), 16, false},            // and on where its window is
 		"slab":      {unsafe.Sizeof(slab{}), 104, true},            // and on this
+		"filter":    {unsafe.Sizeof(filter{}), filterBytes, true},
+		"filter.n":  {unsafe.Offsetof(filter{}.n), 24, true}, // filter_amd64.s counts on it
 		"childSlot": {unsafe.Sizeof(childSlot{}), 16, false},
 	} {
 		if s.pointers && strconv.IntSize == 32 { // they are smaller, and nothing counts on it

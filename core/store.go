@@ -25,6 +25,7 @@ type store struct {
 
 // Store implements Index.
 func (x *Radix) Store(h Holder, ev *event.Event, countCopies bool) Outcome {
+	x.fillOne()
 	s := store{Radix: x, h: h, hs: x.state(h), tier: int(ev.Tier), copies: countCopies}
 	switch {
 	case s.appendOne(ev):
@@ -51,7 +52,7 @@ func (x *Radix) Store(h Holder, ev *event.Event, countCopies bool) Outcome {
 func (s *store) byContent(ev *event.Event) {
 	r, o := s.root, uint32(0)
 	if ev.HasParent {
-		p, ok := s.parent(ev.Parent)
+		p, ok := s.lookup(s.h, ev.Parent)
 		if !ok {
 			s.out.UnknownParent = len(ev.Engine)
 			return
@@ -78,7 +79,7 @@ func (s *store) byContent(ev *event.Event) {
 				continue
 			}
 			n := s.stepOf(hashes)
-			if s.overBudget(n) {
+			if s.overBudget(n, n) {
 				s.refuse(hashes, nil, 0)
 				break
 			}
@@ -92,7 +93,7 @@ func (s *store) byContent(ev *event.Event) {
 		return
 	}
 	if o > 0 {
-		s.hs.ended(ev, tail{s.arena.at(r.block(o - 1)), r.id, o - 1})
+		s.ended(ev, r, o)
 	}
 }
 
@@ -101,25 +102,6 @@ func (s *store) own() {
 	if s.hs == nil {
 		s.hs = s.holder(s.h)
 	}
-}
-
-// parent resolves a parent hash. An engine appends to the few chains that it is
-// generating, so it is usually where one of the last stores ended, which is found
-// without the directory's cache misses. Such an end may be out of date, its block
-// even another's by now: it counts only if the block has the hash and the holder
-// knows it there, which is all that lookup promises.
-func (s *store) parent(hash uint64) (position, bool) {
-	if s.hs == nil {
-		return position{}, false
-	}
-	if t := s.hs.tailAt(hash); t != nil {
-		if r := s.run(t.run); r != nil && t.pos < r.body.Load().len() && s.arena.at(r.block(t.pos)) == hash {
-			if p, ok := s.at(s.h, r.block(t.pos)); ok {
-				return p, true
-			}
-		}
-	}
-	return s.lookup(s.h, hash)
 }
 
 // byHash stores blocks whose content is known by their hashes alone. Their places in
@@ -137,7 +119,7 @@ func (s *store) byHash(hashes []uint64) {
 			s.out.UnknownBlock++
 			continue
 		}
-		if s.overBudget(0) && (s.copies || !s.holdsAt(p)) {
+		if s.overBudget(0, 0) && (s.copies || !s.holdsAt(p)) {
 			s.full = true
 			s.out.Refused++
 			continue
@@ -160,41 +142,19 @@ func (s *store) storeExisting(r *run, o uint32, hashes []uint64) int {
 		fresh = s.stepOf(hashes)
 		hashes = hashes[:fresh]
 	}
-	if s.overBudget(fresh) {
+	if s.overBudget(fresh, max(fresh, k)) {
 		return s.storeExistingFull(r, o, hashes)
 	}
 	s.own()
 	if k > 0 {
-		// A shared hash can be known to the holder elsewhere only if it leads to more
-		// than one block; all such hashes are in dups. So no other one is looked up.
-		if s.dups.n > 0 {
-			for i, e := range hashes[:k] {
-				if _, ok := s.dups.get(e); !ok {
-					continue
-				}
-				if i > 0 { // hold what is before: the hash may repeat in it
-					s.hold(r, o, o+uint32(i), spot{})
-					return i
-				}
-				p, ok := s.lookup(s.h, e) // before it is noted here: what it meant so far
-				s.noteKnows(s.h, e, r.block(o))
-				if ok && p != (position{run: r, pos: o}) {
-					s.unmarkInferred(s.hs, e)
-					s.hold(r, o, o+1, spot{})
-					s.rebound(p)
-					return 1
-				}
-			}
-		}
-		s.hold(r, o, o+uint32(k), spot{})
-		return k
+		return s.storeShared(r, o, hashes[:k])
 	}
 	// Hashes of the holder's own: as many as go into one layer, which is what hold can
 	// mark at once, and up to where the shared ones fit again.
 	at := spot{}
 	for k < len(hashes) && (k == 0 || s.arena.at(r.block(o+uint32(k))) != hashes[k]) {
 		e, pos := hashes[k], o+uint32(k)
-		if k%probeHashes == 0 {
+		if k%probeHashes == 0 && s.hs.filter == nil {
 			s.dir.locate(s.spare[0], hashes[k:])
 		}
 		p, known := s.lookup(s.h, e)
@@ -228,6 +188,66 @@ func (s *store) storeExisting(r *run, o uint32, hashes []uint64) int {
 	return k
 }
 
+// storeShared is storeExisting for blocks that r calls as the event does. What the holder knows here it knows nowhere
+// else; of the others each may be known to a sparse holder elsewhere that its filter may have, and to a dense one only such as
+// lead to more than one block once they are entered: all such hashes are in dups.
+func (s *store) storeShared(r *run, o uint32, hashes []uint64) int {
+	ex, known := s.exceptionOf(r, s.h), uint32(0)
+	if ex == nil {
+		known = s.knownLen(r, s.h)
+	}
+	i := min(int(max(known, o)-o), len(hashes))
+	s.hs.joined += len(hashes) - i
+	f := s.filterFor(s.h, s.hs, len(hashes)-i)
+	if f == nil {
+		s.enterRange(r, o+uint32(i), o+uint32(len(hashes)))
+	}
+	for ; i < len(hashes); i++ {
+		if f != nil {
+			if i += f.add(&s.key, hashes[i:]); i == len(hashes) {
+				break
+			}
+		} else if i += s.leadingOnce(hashes[i:]); i == len(hashes) {
+			break
+		}
+		e, pos := hashes[i], o+uint32(i)
+		if ex != nil && ex.layers[0].known.has(pos) {
+			continue
+		}
+		if i > 0 { // hold what is before: the hash may repeat in it
+			hashes = hashes[:i]
+			break
+		}
+		p, ok := s.lookup(s.h, e) // before it is noted here: what it meant so far
+		if s.hs.filter != f {
+			return s.storeShared(r, o, hashes)
+		}
+		s.learnHash(s.h, s.hs, e)
+		s.noteKnows(s.h, e, r.block(o))
+		if ok {
+			s.unmarkInferred(s.hs, e)
+			s.hold(r, o, o+1, spot{})
+			s.rebound(p)
+			return 1
+		}
+	}
+	s.hold(r, o, o+uint32(len(hashes)), spot{})
+	return len(hashes)
+}
+
+// leadingOnce returns how many of the leading hashes lead to one block each.
+func (x *Radix) leadingOnce(hashes []uint64) int {
+	for i, e := range hashes {
+		if x.dups.n == 0 {
+			break
+		}
+		if _, ok := x.dups.get(e); ok {
+			return i
+		}
+	}
+	return len(hashes)
+}
+
 // storeNew stores blocks whose content is new after o blocks of r. It returns
 // how many it took, at least one, and where that ended.
 //
@@ -248,7 +268,11 @@ func (s *store) storeNew(r *run, o uint32, hashes, local []uint64) (int, *run, u
 		}
 	}
 	s.expectHashes(t, base+uint32(len(hashes)))
+	if s.hs.filter == nil && s.hs.joins && s.hs.joined <= joinedShare*s.hs.fresh {
+		s.makeSparse(s.hs)
+	}
 	k, old, again := s.enterAll(t, base, hashes)
+	s.hs.fresh += k
 	if fresh {
 		t.publish(s.newBody(newContent(local[:k]), uint32(k)))
 	} else {
@@ -274,6 +298,9 @@ func (s *store) storeNew(r *run, o uint32, hashes, local []uint64) (int, *run, u
 // entered. What is written and not entered is nobody's: no directory entry leads there,
 // and whoever stores these positions next writes over it.
 func (s *store) enterAll(t *run, base uint32, hashes []uint64) (k int, old position, again bool) {
+	if k, old, again, ok := s.enterSparse(t, base, hashes); ok {
+		return k, old, again
+	}
 	batch := hashes[:min(probeHashes, len(hashes))]
 	now, ahead := s.now, s.spare[0]
 	if !now.of(batch) { // nobody told of this event beforehand (Prefetch)
@@ -289,6 +316,7 @@ func (s *store) enterAll(t *run, base uint32, hashes []uint64) (k int, old posit
 		}
 		s.addHashes(t, base+uint32(k), batch, &now.blocks)
 		n := s.dir.insertAll(now, batch)
+		s.arena.mark(now.blocks[:n])
 		if k += n; n == len(batch) {
 			if len(after) == 0 {
 				return k, old, false
@@ -327,8 +355,15 @@ func (s *store) enterAll(t *run, base uint32, hashes []uint64) (k int, old posit
 // Prefetch implements Prefetcher. The probe that was made for the event to come becomes
 // that of the event at hand, and the other one is made anew: the next event's cache
 // misses pass while this one is applied.
-func (x *Radix) Prefetch(ev *event.Event) {
+func (x *Radix) Prefetch(h Holder, ev *event.Event) {
 	x.now, x.ahead = x.ahead, x.now
+	if hs := x.state(h); hs != nil && hs.filter != nil {
+		x.ahead.named = 0
+		if len(ev.Engine) <= askedHashes { // the lines of more come while the first are done
+			hs.filter.ask(&x.key, ev.Engine)
+		}
+		return
+	}
 	x.dir.locate(x.ahead, ev.Engine)
 	x.ahead.named = copy(x.ahead.hashes[:], ev.Engine)
 }
@@ -409,6 +444,8 @@ func (l *layer) hold(tier int, lo, hi uint32, copies bool) int {
 func (s *store) count(n int) {
 	s.out.Stored += n
 	s.hs.held[s.tier] += n
+	s.hs.saved = min(s.hs.saved+searchedFor*n, mostSaved)
+	s.asked = min(s.asked+n, maxSparse)
 	s.total += n
 	s.owed += n
 	s.earn(n)

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-// vectors reports whether the machine has what compare_amd64.s and two functions of
-// probe_amd64.s take: Intel's since Skylake-SP, AMD's since Zen 4.
+// vectors reports whether the machine has what compare_amd64.s, filter_amd64.s and two functions
+// of probe_amd64.s take: Intel's since Skylake-SP, AMD's since Zen 4.
 var vectors = cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512DQ && cpu.X86.HasAVX512VL &&
 	cpu.X86.HasBMI1 && cpu.X86.HasBMI2
 
@@ -74,3 +74,47 @@ func (a *arena) ask(segs []uint32) {
 
 //go:noescape
 func askAll(segs *uint32, n int, slabs *slab)
+
+// These do what the filter's add, drop and leadingAbsent do for n hashes, at least one. They return
+// how many they did: the next one is to be done in general.
+
+//go:noescape
+func addVector(f *filter, key *hasher, hashes *uint64, n int) int
+
+//go:noescape
+func dropVector(f *filter, key *hasher, hashes *uint64, n int) int
+
+//go:noescape
+func absentVector(f *filter, key *hasher, hashes *uint64, n int) int
+
+// ask asks for the lines of the first hashes.
+func (f *filter) ask(key *hasher, hashes []uint64) {
+	if vectors && len(f.lines) > 0 && len(hashes) > 0 {
+		askFilter(f, key, &hashes[0], len(hashes))
+	}
+}
+
+//go:noescape
+func askFilter(f *filter, key *hasher, hashes *uint64, n int)
+
+// search is searchEach.
+func (a *arena) search(segs []uint32, hash uint64) int {
+	if !vectors {
+		return a.searchEach(segs, hash)
+	}
+	return searchAll(unsafe.SliceData(segs), len(segs), unsafe.SliceData(a.slabs), hash)
+}
+
+//go:noescape
+func searchAll(segs *uint32, n int, slabs *slab, hash uint64) int
+
+// indexWord returns the index of the first of the words, which are a multiple of eight, that is the one; their number if none is.
+func indexWord(words []uint64, word uint64) int {
+	if !vectors {
+		return indexEach(words, word)
+	}
+	return indexVector(unsafe.SliceData(words), len(words), word)
+}
+
+//go:noescape
+func indexVector(words *uint64, n int, word uint64) int

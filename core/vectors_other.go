@@ -21,3 +21,15 @@ func insertAt(at []aim, blocks []uint32) (n int, late uint32) { return insertEac
 func removeAt(at []aim, blocks []uint32) (n int, late uint32) { return removeEach(at, blocks) }
 
 func (a *arena) ask([]uint32) {}
+
+func addVector(*filter, *hasher, *uint64, int) int { return 0 }
+
+func dropVector(*filter, *hasher, *uint64, int) int { return 0 }
+
+func absentVector(*filter, *hasher, *uint64, int) int { return 0 }
+
+func (f *filter) ask(*hasher, []uint64) {}
+
+func (a *arena) search(segs []uint32, hash uint64) int { return a.searchEach(segs, hash) }
+
+func indexWord(words []uint64, word uint64) int { return indexEach(words, word) }

@@ -39,9 +39,9 @@ func (w *watched) Memory() core.Memory {
 	return w.Radix.Memory()
 }
 
-func (w *watched) Prefetch(ev *event.Event) {
+func (w *watched) Prefetch(h core.Holder, ev *event.Event) {
 	w.asked++
-	w.Radix.Prefetch(ev)
+	w.Radix.Prefetch(h, ev)
 }
 
 // chainIn returns n hashes of a chain that begins in the shard.

@@ -21,7 +21,7 @@ type owner struct {
 	number   int
 	index    core.Index
 	queue    chan *task
-	prefetch func(*event.Event) // the index's, if it has that
+	prefetch func(core.Holder, *event.Event) // the index's, if it has that
 	blockOps atomic.Uint64
 
 	members []*member                // by holder number: who had blocks here under it last, in this shard's order
@@ -177,7 +177,7 @@ func (o *owner) prefetchAfter(t *task, i int) {
 	for i++; i < len(t.batch.Events); i++ {
 		ev, m := &t.batch.Events[i], t.members[i]
 		if m != nil && (!o.index.Empty(o.holder(m)) || o.begins(ev)) {
-			o.prefetch(ev)
+			o.prefetch(o.holder(m), ev)
 			return
 		}
 	}

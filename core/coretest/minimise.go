@@ -55,7 +55,7 @@ func announce(x core.Index, ops []Op, at int) {
 		next = at * 7 % len(ops)
 	}
 	if ok && next < len(ops) {
-		p.Prefetch(&ops[next].Event)
+		p.Prefetch(ops[next].Holder, &ops[next].Event)
 	}
 }
 

@@ -1,0 +1,373 @@
+package core
+
+// A holder is sparse or dense. Of a dense one each hash that it knows is in the directory. A sparse one
+// has a filter of the hashes that it knows, in which a new one shows in a few ns that it is new, and the
+// directory has those of its hashes alone that are likely to be asked for: where its last stores ended
+// (see store.ended), what was asked for before, and what dense holders know as well. What the filter may
+// have and the directory does not lead the holder to is searched for in its runs. Engines go on
+// where they stopped, so that is rare; a holder for which it is not becomes dense, for as long as
+// it has anything, and so does one that knows more than maxSparse hashes: that bounds a search. So does who stores little but
+// what others have, until it stores more of its own.
+//
+// The filter has every hash that its holder knows, and may have others: those that ceased to be known without
+// anybody looking at them (evicted ancestors of what went), which go when it is made anew.
+
+const (
+	// maxSparse hashes, of which those in a run more are as runCosts, are searched, or entered, within the writer's longest
+	// stop; a filter for so many may take in half as many again before it is found that there are more.
+	maxSparse = 1 << 15
+	runCosts  = 16
+
+	askedHashes = 8 // of an event to come whose lines of the filter are asked for
+
+	// Who stores little but what others have has no need of a filter, and from so many hashes on takes no memory for
+	// each.
+	joinedBound = 32
+	joinedShare = 16
+
+	// A search looks at what it pays for: a stored block saves as much as searchedFor looked at.
+	searchedFor = 16
+	firstSaved  = maxSparse / 4
+	mostSaved   = 16 * maxSparse
+)
+
+// filterOf returns the holder's filter, complete; nil if the holder is dense.
+func (x *Radix) filterOf(h Holder, hs *holderState) *filter {
+	if hs.filter != nil && hs.unfiltered {
+		x.refill(h, hs, 0)
+	}
+	return hs.filter
+}
+
+// filterFor is filterOf with room for n hashes more.
+func (x *Radix) filterFor(h Holder, hs *holderState, n int) *filter {
+	if hs.filter != nil && (hs.unfiltered || hs.filter.room() < n) {
+		x.refill(h, hs, n)
+	}
+	return hs.filter
+}
+
+// refill makes the filter anew of what the holder knows, with room for n more and as much again as half of all,
+// or makes the holder dense.
+func (x *Radix) refill(h Holder, hs *holderState, n int) {
+	known, runs := 0, 0
+	x.eachPresent(h, hs, func(r *run, ex *exception) bool {
+		runs++
+		if ex == nil {
+			known += int(x.knownLen(r, h))
+			return true
+		}
+		for i := range ex.layers {
+			known += ex.layers[i].nKnown
+		}
+		if ex.pile != nil {
+			known += len(ex.pile.hashes.m)
+		}
+		return true
+	})
+	x.steps += known
+	if hs.joins = known+n > x.joinedBound && hs.joined > joinedShare*hs.fresh; hs.joins || known+n+runCosts*runs > x.maxSparse {
+		x.makeDense(h, hs)
+		return
+	}
+	room := x.filterSize(known + n)
+	x.typical = max(x.typical*7/8, room)
+	f := newFilter(room)
+	x.eachPresent(h, hs, func(r *run, ex *exception) bool {
+		if ex == nil {
+			x.refillFrom(f, r, 0, x.knownLen(r, h))
+			return true
+		}
+		ex.layers[0].known.each(func(lo, hi uint32) { x.refillFrom(f, r, lo, hi) })
+		for i := 1; i < len(ex.layers); i++ {
+			ex.layers[i].known.each(func(lo, hi uint32) {
+				for p := lo; p < hi; p++ {
+					f.force(&x.key, x.hashAtSpot(ex, spot{layer: uint32(i)}, p))
+				}
+			})
+		}
+		if ex.pile != nil {
+			for b := range ex.pile.hashes.m {
+				f.force(&x.key, x.arena.at(uint32(b)))
+			}
+		}
+		return true
+	})
+	x.mem.Holders += f.bytes() - hs.filter.bytes()
+	hs.filter, hs.unfiltered = f, false
+}
+
+// fillOne fills a filter that a Loader has left to be: each write does so for one holder more than its own, so that who asks
+// about all of them does not wait for it.
+func (x *Radix) fillOne() {
+	for x.unfilled > 0 {
+		x.unfilled--
+		if x.unfilled >= len(x.holders) {
+			continue
+		}
+		if hs := x.holders[x.unfilled]; hs != nil && hs.unfiltered {
+			x.refill(Holder(x.unfilled), hs, 0)
+			return
+		}
+	}
+}
+
+// filterSize returns for how many hashes room is made where there are so many: for half as many again, or up to four times
+// as many, where others know that many. As engines of a fleet mostly have as much memory as one another, filters
+// are made anew less often so.
+func (x *Radix) filterSize(known int) int { return max(known*3/2, min(known*4, x.typical)) }
+
+// refillFrom adds the shared hashes of r at lo … hi-1.
+func (x *Radix) refillFrom(f *filter, r *run, lo, hi uint32) {
+	var some [8 * segBlocks]uint64
+	for lo < hi {
+		hashes := x.someHashes(r, lo, hi, some[:0])
+		lo += uint32(len(hashes))
+		for len(hashes) > 0 {
+			if hashes = hashes[f.add(&x.key, hashes):]; len(hashes) > 0 {
+				f.force(&x.key, hashes[0])
+				hashes = hashes[1:]
+			}
+		}
+	}
+}
+
+// eachPresent calls f for each run that the holder is present in, with its exception there, until f returns false.
+func (x *Radix) eachPresent(h Holder, hs *holderState, f func(r *run, ex *exception) bool) {
+	if x.looks++; x.looks == 0 {
+		for id := range uint32(x.runs.len()) {
+			if r := x.run(id); r != nil {
+				r.looked = 0
+			}
+		}
+		x.looks = 1
+	}
+	for i := range hs.runs.len() {
+		r := x.made(hs.runs.at(uint32(i)))
+		if r == nil || r.looked == x.looks || r.body.Load().heldLen(0, h) == 0 && x.exceptionOf(r, h) == nil {
+			continue
+		}
+		for ; r != x.root && r.looked != x.looks; r = r.parent {
+			r.looked = x.looks
+			x.steps++
+			if !f(r, x.exceptionOf(r, h)) {
+				return
+			}
+		}
+	}
+}
+
+// made returns a run by its id: nil if there is none but the root, or one that is being made.
+func (x *Radix) made(id uint32) *run {
+	if r := x.run(id); r != nil && r != x.root && r.body.Load() != nil {
+		return r
+	}
+	return nil
+}
+
+// knownLen returns how many leading hashes of r an ordinary holder knows.
+func (x *Radix) knownLen(r *run, h Holder) uint32 {
+	b := r.body.Load()
+	held := b.heldLen(0, h)
+	if b.children.Load().maxOff() <= held {
+		return held
+	}
+	return max(held, x.descendantLimit(r, h))
+}
+
+// affordsDense reports whether the budget has room for entries of n hashes.
+func (x *Radix) affordsDense(n int) bool {
+	return x.opts.Budget == 0 || x.Memory().Total()+x.dir.need(n) <= x.opts.Budget
+}
+
+// makeDense enters all that the holder knows, and from here on what it comes to know.
+func (x *Radix) makeDense(h Holder, hs *holderState) {
+	x.dropFilter(hs)
+	x.eachPresent(h, hs, func(r *run, ex *exception) bool {
+		if ex == nil {
+			x.learn(h, hs, r, 0, x.knownLen(r, h))
+		} else {
+			ex.layers[0].known.each(func(lo, hi uint32) { x.learn(h, hs, r, lo, hi) })
+		}
+		return true
+	})
+}
+
+// makeSparse gives the holder a filter, to be filled.
+func (x *Radix) makeSparse(hs *holderState) {
+	hs.filter, hs.unfiltered, hs.joins = &filter{}, true, false
+	x.mem.Holders += filterBytes
+	x.sparse++
+}
+
+func (x *Radix) dropFilter(hs *holderState) {
+	if hs.filter != nil {
+		x.mem.Holders -= hs.filter.bytes()
+		hs.filter, hs.unfiltered = nil, false
+		x.sparse--
+	}
+}
+
+// learn notes that the holder comes to know the shared hashes at lo … hi-1 of r, which are not the business of
+// a filter's batch (see store.enterSparse).
+func (x *Radix) learn(h Holder, hs *holderState, r *run, lo, hi uint32) {
+	for p := lo; p < hi && hs.filter != nil; p++ {
+		x.learnHash(h, hs, x.arena.at(r.block(p)))
+	}
+	if hs.filter != nil {
+		return
+	}
+	x.enterRange(r, lo, hi) // first, so that it shows of which it is to be noted
+	for p := lo; p < hi && x.dups.n > 0; p++ {
+		x.noteKnows(h, x.arena.at(r.block(p)), r.block(p))
+	}
+}
+
+// learnHash is learn for a hash that is in the directory, or about to be. It comes before the block is noted (noteKnows): a
+// holder that becomes dense is noted where it knows the hash so far.
+func (x *Radix) learnHash(h Holder, hs *holderState, e uint64) {
+	if hs.filter != nil && !hs.unfiltered && hs.filter.room() == 0 {
+		x.refill(h, hs, 1)
+	}
+	if hs.filter != nil && !hs.unfiltered {
+		hs.filter.force(&x.key, e)
+	}
+}
+
+// unlearn takes shared hashes at lo … hi-1 out of the filter of an ordinary holder which has just ceased to hold
+// these blocks, the last that it held of r, but for those that what is below keeps known.
+func (s *store) unlearn(r *run, b *body, lo, hi uint32) {
+	f := s.hs.filter
+	if f == nil || s.hs.unfiltered {
+		return
+	}
+	if b.children.Load().maxOff() > lo {
+		lo = max(lo, s.descendantLimit(r, s.h))
+	}
+	var some [32 * segBlocks]uint64
+	for lo < hi {
+		hashes := s.someHashes(r, lo, hi, some[:0])
+		f.drop(&s.key, hashes)
+		lo += uint32(len(hashes))
+	}
+}
+
+// someHashes appends shared hashes of r from lo on to dst, at most to where hi or its capacity ends.
+func (x *Radix) someHashes(r *run, lo, hi uint32, dst []uint64) []uint64 {
+	for lo < hi && len(dst) < cap(dst) {
+		seg := x.arena.hashes(r.segs[lo>>segBits])[lo&(segBlocks-1):]
+		seg = seg[:min(len(seg), int(hi-lo), cap(dst)-len(dst))]
+		dst = append(dst, seg...)
+		lo += uint32(len(seg))
+	}
+	return dst
+}
+
+// enterSparse is enterAll for a sparse holder. It reports false, with nothing done, if the holder is dense.
+func (s *store) enterSparse(t *run, base uint32, hashes []uint64) (k int, old position, again, ok bool) {
+	f := s.filterFor(s.h, s.hs, len(hashes))
+	if f == nil {
+		return 0, old, false, false
+	}
+	// It ends before one that may be known, or repeated: the step of that comes after those before it.
+	if k = f.add(&s.key, hashes); k == 0 {
+		old, again = s.lookup(s.h, hashes[0])
+		if s.hs.filter != f {
+			return 0, old, false, false
+		}
+		f.force(&s.key, hashes[0])
+		if k = 1; again {
+			s.unmarkInferred(s.hs, hashes[0])
+		} else {
+			k += f.add(&s.key, hashes[1:])
+		}
+	}
+	s.putHashes(t, base, hashes[:k])
+	return k, old, again, true
+}
+
+// lookupSparse is lookup for a sparse holder.
+func (x *Radix) lookupSparse(h Holder, hs *holderState, hash uint64) (position, bool) {
+	f := x.filterOf(h, hs)
+	if f == nil {
+		return x.lookup(h, hash)
+	}
+	if !f.has(&x.key, hash) {
+		return position{}, false
+	}
+	if b, ok := x.dir.find(hash); ok {
+		if p, ok := x.leads(h, hash, b); ok {
+			return p, true
+		}
+	}
+	if hs.saved < f.n && x.affordsDense(f.n) {
+		x.makeDense(h, hs)
+		return x.lookup(h, hash)
+	}
+	return x.search(h, hs, hash)
+}
+
+// search looks for a hash that the directory does not lead the holder to, though it may know it, and enters
+// it, with those beside it.
+func (x *Radix) search(h Holder, hs *holderState, hash uint64) (found position, ok bool) {
+	looked := 0
+	x.eachPresent(h, hs, func(r *run, ex *exception) bool {
+		n := uint32(0)
+		if ex != nil {
+			n = ex.layers[0].known.end()
+		} else {
+			n = x.knownLen(r, h)
+		}
+		looked += int(n) + runCosts
+		segs := r.segs[:(n+segBlocks-1)>>segBits]
+		for k := x.arena.search(segs, hash); k < len(segs) && !ok; k += 1 + x.arena.search(segs[k+1:], hash) {
+			s, pos := segs[k], uint32(k)<<segBits
+			for i, e := range x.arena.hashes(s)[:min(segBlocks, n-pos)] {
+				if e != hash { // which may stand there more than once, of which the holder knows one
+					continue
+				}
+				if found, ok = x.at(h, s<<segBits|uint32(i)); ok {
+					x.enterRange(r, pos, min(pos+segBlocks, r.body.Load().len()))
+					x.noteKnows(h, hash, s<<segBits|uint32(i))
+					break
+				}
+			}
+		}
+		return !ok
+	})
+	x.steps += looked / segBlocks
+	hs.saved -= looked
+	return found, ok
+}
+
+// enterForAll enters the hash wherever a sparse holder knows it.
+func (x *Radix) enterForAll(hash uint64) {
+	if x.sparse == 0 {
+		return
+	}
+	for h, hs := range x.holders {
+		if hs == nil || hs.filter == nil || hs.leaving {
+			continue
+		}
+		if f := x.filterOf(Holder(h), hs); f == nil || !f.has(&x.key, hash) {
+			continue
+		}
+		if p, ok := x.lookup(Holder(h), hash); ok && p.layer == 0 {
+			x.enterRange(p.run, p.pos, p.pos+1)
+			x.noteKnows(Holder(h), hash, p.run.block(p.pos))
+		}
+	}
+	x.asked -= x.sparse
+	if x.asked >= 0 {
+		return
+	}
+	// Who is asked about so often is better off dense: those who come, and of those who are there one each time.
+	for range x.holders {
+		x.turn = (x.turn + 1) % len(x.holders)
+		if hs := x.holders[x.turn]; hs != nil && hs.filter != nil && !hs.leaving && x.affordsDense(hs.filter.n) {
+			x.asked += hs.filter.n
+			x.makeDense(Holder(x.turn), hs)
+			return
+		}
+	}
+}
