@@ -334,3 +334,42 @@ func TestWhoKnowsByWhatIsBelow(t *testing.T) {
 		}
 	}
 }
+
+// TestAskingKeepsTheBudget: who is asked about too often does not become dense where there is no room for that, and is found
+// all the same.
+func TestAskingKeepsTheBudget(t *testing.T) {
+	const holders, blocks = 60, 2000
+	fill := func(budget int64) (*filler, [holders]uint64) {
+		f := &filler{core.NewRadix(core.Options{Budget: budget}), rand.New(rand.NewPCG(54, 3)), 1}
+		var one [holders]uint64
+		for h := range holders {
+			hashes := f.hashes(blocks)
+			f.store(h, hashes, hashes)
+			one[h] = hashes[blocks/2]
+		}
+		return f, one
+	}
+	f, _ := fill(0)
+	budget := f.Memory().Total() + 200<<10
+	f, one := fill(budget)
+	f.SetAsked(0)
+	dense := 0
+	for range 5 {
+		for h, e := range one {
+			if got, ok := f.WhoKnows(e, func(core.Holder) bool { return true }); !ok || got != core.Holder(h) {
+				t.Fatalf("holder %d knows it, found %d %v", h, got, ok)
+			}
+			if got := f.Memory().Total(); got > budget {
+				t.Fatalf("%d bytes, budget %d", got, budget)
+			}
+		}
+	}
+	for h := range core.Holder(holders) {
+		if !f.IsSparse(h) {
+			dense++
+		}
+	}
+	if dense == 0 || dense == holders {
+		t.Errorf("%d of %d holders are dense", dense, holders)
+	}
+}

@@ -268,7 +268,7 @@ func (s *store) storeNew(r *run, o uint32, hashes, local []uint64) (int, *run, u
 		}
 	}
 	s.expectHashes(t, base+uint32(len(hashes)))
-	if s.hs.filter == nil && s.hs.joins && s.hs.joined <= joinedShare*s.hs.fresh {
+	if s.hs.joins && s.hs.filter == nil && s.hs.joined <= joinedShare*s.hs.fresh && s.hs.live*runCosts < s.maxSparse {
 		s.makeSparse(s.hs)
 	}
 	k, old, again := s.enterAll(t, base, hashes)
