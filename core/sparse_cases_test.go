@@ -350,7 +350,7 @@ func TestAskingKeepsTheBudget(t *testing.T) {
 		return f, one
 	}
 	f, _ := fill(0)
-	budget := f.Memory().Total() + 200<<10
+	budget := f.Memory().Total() + 100<<10
 	f, one := fill(budget)
 	f.SetAsked(0)
 	dense := 0
