@@ -69,10 +69,14 @@ func (x *Radix) swap(r *run, o uint32, room int) {
 	r.seenLen = o
 	r.publish(nb)
 	x.freeBody(old, true)
+	last, led := n-o-1, false
 	for _, h := range moved[:k] {
 		x.enterNewRun(t, h)
+		led = x.moveTail(x.holders[h], x.arena.at(t.block(last)), t, last) || led
 	}
-	x.enterRange(t, n-o-min(n-o, tailHashes), n-o) // a tail leads there no more
+	if !led {
+		x.enterRange(t, n-o-min(n-o, tailHashes), n-o)
+	}
 }
 
 // releaseSegs frees the hash segments of r that lie wholly at or beyond lo.

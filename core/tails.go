@@ -78,6 +78,15 @@ func (x *Radix) putTail(hs *holderState, hash uint64, e end) {
 	t.hashes[i], t.ends[i] = hash, e
 }
 
+// moveTail has the tail of that hash, if there is one, lead to where the block is now.
+func (x *Radix) moveTail(hs *holderState, hash uint64, r *run, pos uint32) bool {
+	i := hs.tails.find(hash)
+	if i >= 0 {
+		hs.tails.ends[i] = end{r.id, pos | hs.tails.ends[i].pos&oneByOne}
+	}
+	return i >= 0
+}
+
 // moreTails makes room for twice as many.
 func (x *Radix) moreTails(t *tails) {
 	old := *t
