@@ -115,7 +115,7 @@ func (x *Radix) fillOne() {
 // filterSize returns for how many hashes room is made where there are so many: for half as many again, or up to four times
 // as many, where others know that many. As engines of a fleet mostly have as much memory as one another, filters
 // are made anew less often so.
-func (x *Radix) filterSize(known int) int { return max(known*8/5, min(known*4, x.typical)) }
+func (x *Radix) filterSize(known int) int { return max(known*3/2, min(known*4, x.typical)) }
 
 // refillFrom adds the shared hashes of r at lo … hi-1.
 func (x *Radix) refillFrom(f *filter, r *run, lo, hi uint32) {
