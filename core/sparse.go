@@ -2,9 +2,9 @@ package core
 
 // A holder is sparse or dense. Of a dense one each hash that it knows is in the directory. A sparse one
 // has a filter of the hashes that it knows, in which a new one shows in a few ns that it is new, and the
-// directory has those of its hashes alone that are likely to be asked for: where its last stores ended
+// directory has those of its hashes alone that are likely to be asked for: near the ends of its events
 // (see store.ended), what was asked for before, and what dense holders know as well. What the filter may
-// have and the directory does not lead the holder to is searched for in its runs. Engines go on
+// have, and neither its tails nor the directory lead the holder to, is searched for in its runs. Engines go on
 // where they stopped, so that is rare; a holder for which it is not becomes dense, for as long as
 // it has anything, and so does one that knows more than maxSparse hashes: that bounds a search. So does who stores little but
 // what others have, until it stores more of its own.
@@ -13,8 +13,8 @@ package core
 // anybody looking at them (evicted ancestors of what went), which go when it is made anew.
 
 const (
-	// maxSparse hashes, of which those in a run more are as runCosts, are searched, or entered, within the writer's longest
-	// stop; a filter for so many may take in half as many again before it is found that there are more.
+	// maxSparse hashes are searched, or entered, within the writer's longest stop; to come to a run takes as long as runCosts
+	// of them. They are counted when the filter is made anew: one for so many may take in half as many again before.
 	maxSparse = 1 << 15
 	runCosts  = 16
 
