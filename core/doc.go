@@ -96,7 +96,8 @@
 //
 // Rejected inside of it: an entry for each block (dependent accesses and tens of bytes
 // each); flat maps (they stop the writer when they grow and do not shrink); a table
-// for each worker (a known chain would cost memory for each block again); sequence
+// for each worker (a known chain would cost memory for each block again, as it does in a filter, which
+// for that reason who mostly joins others does not have); sequence
 // locks (readers retry under a burst); interval lists of holes in the coverage (a
 // match ends at the first hole anyway); filters that cannot forget (Bloom's): what is stored again after it was evicted is all taken
 // for known, and they are made anew as often as a holder's blocks change once; one filter for all holders (it

@@ -8,7 +8,11 @@ import (
 // ordinaryLens returns how many leading hashes of r an ordinary holder knows, and how
 // many of those blocks it holds.
 func (x *Radix) ordinaryLens(r *run, h Holder) (known, held uint32) {
-	held = r.body.Load().heldLen(0, h)
+	b := r.body.Load()
+	held = b.heldLen(0, h)
+	if b.children.Load().maxOff() <= held {
+		return held, held // without a look at the holder's own
+	}
 	return max(held, x.descendantLimit(r, h)), held
 }
 

@@ -51,7 +51,7 @@ func (s *store) appendOne(ev *event.Event) bool {
 	if r == nil {
 		return false
 	}
-	b, n := r.body.Load(), t.pos&^oneByOne+1
+	b, n := r.body.Load(), t.pos&^notEntered+1
 	if b.len() != n || n < r.seenLen || s.arena.at(r.block(n-1)) != ev.Parent {
 		return false
 	}
@@ -82,7 +82,7 @@ func (s *store) appendOne(ev *event.Event) bool {
 	b.n.Store(n + 1)
 	e.Store(entry(s.h, n+1))
 	s.count(1)
-	s.hs.tails.hashes[i], s.hs.tails.ends[i] = ev.Engine[0], end{r.id, n | oneByOne}
+	s.hs.tails.hashes[i], s.hs.tails.ends[i] = ev.Engine[0], end{r.id, n | notEntered}
 	return true
 }
 

@@ -437,8 +437,3 @@ away:
 	TESTL R9, R9
 	JZ    past
 	JMP   like
-
-// func askFilter(f *filter, key *hasher, hashes *uint64, n int)
-TEXT ·askFilter(SB), NOSPLIT, $576-32
-	BEGIN
-	RET

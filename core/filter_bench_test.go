@@ -7,7 +7,7 @@ import (
 )
 
 // BenchmarkFilter: filters in turns, so that they are not in the nearest cache, and one alone; their
-// load is between 0.70 and 0.75, and what is added longest ago is dropped. Each has hashes of its own:
+// load is about two thirds, and what is added longest ago is dropped. Each has hashes of its own:
 // were they the same, processors would learn from one filter which lines of the next are full.
 func BenchmarkFilter(b *testing.B) {
 	const full, pool = 16384, 1 << 16

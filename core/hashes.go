@@ -90,10 +90,6 @@ func (x *Radix) dropHashes(r *run, lo, hi uint32) {
 	now, ahead := x.spare[0], x.spare[1]
 	n, hi := x.lastEntered(r, lo, hi, now)
 	from := 0
-	if n == 0 {
-		x.releaseSegs(r, lo)
-		return
-	}
 	if at, ok := x.now.find(now.hashes[:n]); ok {
 		copy(x.now.blocks[at:], now.blocks[:n])
 		now, from = x.now, at

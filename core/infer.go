@@ -82,43 +82,35 @@ func (x *Radix) mayKnow(hash uint64, b uint32) (list []Holder, ok bool) {
 	}
 	left := x.states - len(list)
 	for _, b := range append(f.open[:len(f.open):len(f.open)], b) {
-		if list, left = x.presentAt(b, list, left); left < 0 {
-			return nil, false
+		hd := x.arena.head(b >> segBits)
+		if hd.owner != 0 {
+			list = append(list, hd.owner-1)
+			continue
+		}
+		pos := hd.base + b&(segBlocks-1)
+		for runs := []*run{x.runs.at(hd.run)}; len(runs) > 0; pos = 0 { // of those below, all
+			r := runs[len(runs)-1]
+			runs = runs[:len(runs)-1]
+			x.steps++
+			if left -= 1 + r.crowd(); left < 0 {
+				return nil, false
+			}
+			body := r.body.Load()
+			body.eachHeldLen(event.NumTiers-1, func(h Holder, _ uint32) bool { list = append(list, h); return true })
+			for _, ex := range r.exceptions {
+				list = append(list, ex.holder)
+			}
+			body.children.Load().each(func(c *run) bool {
+				x.steps++
+				if left--; c.off > pos {
+					runs = append(runs, c)
+				}
+				return left >= 0
+			})
 		}
 	}
 	slices.Sort(list)
-	return slices.Compact(list), true
-}
-
-// presentAt appends to list who may know the hash of a block there, some perhaps more than once. It stops
-// where that takes more than left looks, and returns how many are left then.
-func (x *Radix) presentAt(b uint32, list []Holder, left int) ([]Holder, int) {
-	hd := x.arena.head(b >> segBits)
-	if hd.owner != 0 {
-		return append(list, hd.owner-1), left
-	}
-	pos := hd.base + b&(segBlocks-1)
-	for runs := []*run{x.runs.at(hd.run)}; len(runs) > 0 && left >= 0; pos = 0 { // of those below, all
-		r := runs[len(runs)-1]
-		runs = runs[:len(runs)-1]
-		x.steps++
-		if left -= 1 + r.crowd(); left < 0 {
-			break
-		}
-		body := r.body.Load()
-		body.eachHeldLen(event.NumTiers-1, func(h Holder, _ uint32) bool { list = append(list, h); return true })
-		for _, ex := range r.exceptions {
-			list = append(list, ex.holder)
-		}
-		body.children.Load().each(func(c *run) bool {
-			x.steps++
-			if left--; c.off > pos {
-				runs = append(runs, c)
-			}
-			return left >= 0
-		})
-	}
-	return list, left
+	return slices.Compact(list), left >= 0
 }
 
 // lowestHash returns the lowest of h's hashes for a position.

@@ -266,7 +266,7 @@ func (l *Loader) reach(r *run, h Holder) {
 // it knows there. Its presence in r is to be counted.
 func (l *Loader) learnAbove(r *run, h Holder) {
 	if p := r.parent; p != l.x.root && l.x.exceptionOf(p, h) == nil {
-		if known := l.x.knownLen(p, h); known < r.off {
+		if known, _ := l.x.ordinaryLens(p, h); known < r.off {
 			l.learn(p, h, known, r.off)
 		}
 	}

@@ -38,7 +38,7 @@ func (p *probe) of(hashes []uint64) bool {
 // find returns where in the probe the hashes are, if it was made of them and others.
 func (p *probe) find(hashes []uint64) (at int, ok bool) {
 	for i, e := range p.hashes[:p.named] {
-		if e == hashes[0] && len(hashes) <= p.named-i && equalWords(hashes, p.hashes[i:i+len(hashes)]) {
+		if len(hashes) > 0 && e == hashes[0] && len(hashes) <= p.named-i && equalWords(hashes, p.hashes[i:i+len(hashes)]) {
 			return i, true
 		}
 	}
@@ -55,7 +55,7 @@ func (d *directory) locate(p *probe, hashes []uint64) {
 	d.aimAt(p.at[:p.n], hashes)
 }
 
-// The three loops below take most of the writer's time. They call nothing, so that what
+// The three loops below call nothing, so that what
 // they work with stays in registers; probe_amd64.s has them again, the last two for
 // processors with vectors.
 
@@ -122,14 +122,4 @@ next:
 		late |= 1 << (i & (probeHashes - 1))
 	}
 	return len(at), late
-}
-
-// indexEach is indexWord.
-func indexEach(words []uint64, word uint64) int {
-	for i, w := range words {
-		if w == word {
-			return i
-		}
-	}
-	return len(words)
 }

@@ -188,6 +188,15 @@ later:
 	MOVL       R13, late+32(FP)
 	JMP        done
 
+// SEGMENT makes R8 the hashes of a slab, of those at DI, and DX where in them the segment of that number in AX begins.
+#define SEGMENT \
+	MOVL  AX, DX        \
+	SHRL  $14, AX       \ // slabBits
+	IMULQ $104, AX      \ // sizeof(slab)
+	MOVQ  (DI)(AX*1), R8 \ // names
+	ANDL  $0x3FFF, DX   \
+	SHLL  $7, DX // a segment is two lines
+
 // func askAll(segs *uint32, n int, slabs *slab)
 TEXT ·askAll(SB), NOSPLIT, $0-24
 	MOVQ segs+0(FP), SI
@@ -197,12 +206,7 @@ TEXT ·askAll(SB), NOSPLIT, $0-24
 
 next:
 	MOVL       (SI), AX
-	MOVL       AX, DX
-	SHRL       $14, AX             // slabBits
-	IMULQ      $104, AX            // sizeof(slab)
-	MOVQ       (DI)(AX*1), R8      // names
-	ANDL       $0x3FFF, DX
-	SHLL       $7, DX              // a segment is two lines
+	SEGMENT
 	PREFETCHT0 (R8)(DX*1)
 	PREFETCHT0 64(R8)(DX*1)
 	ADDQ       $4, SI
@@ -226,23 +230,13 @@ next:
 	CMPQ       DX, CX
 	JGE        asked
 	MOVL       32(SI)(BX*4), AX
-	MOVL       AX, DX
-	SHRL       $14, AX             // as in askAll
-	IMULQ      $104, AX
-	MOVQ       (DI)(AX*1), R8
-	ANDL       $0x3FFF, DX
-	SHLL       $7, DX
+	SEGMENT
 	PREFETCHT0 (R8)(DX*1)
 	PREFETCHT0 64(R8)(DX*1)
 
 asked:
 	MOVL     (SI)(BX*4), AX
-	MOVL     AX, DX
-	SHRL     $14, AX
-	IMULQ    $104, AX
-	MOVQ     (DI)(AX*1), R8
-	ANDL     $0x3FFF, DX
-	SHLL     $7, DX
+	SEGMENT
 	VPCMPEQQ (R8)(DX*1), Z1, K1
 	VPCMPEQQ 64(R8)(DX*1), Z1, K2
 	KORTESTW K1, K2
@@ -276,7 +270,7 @@ next:
 more:
 	CMPQ BX, CX
 	JLT  next
-	MOVQ CX, ret+24(FP)
+	MOVQ $-1, ret+24(FP)
 	RET
 
 found:

@@ -93,9 +93,9 @@ type holderState struct {
 	filter     *filter // of the hashes that it knows; nil if it is dense (sparse.go)
 	unfiltered bool    // the filter lacks some, and is made anew before it is asked
 	saved      int     // how many hashes it may have looked at in searches
-	fresh      int     // blocks that it was the first to store
+	fresh      int64   // blocks that it was the first to store
 	joins      bool    // it is dense as it stores little but what others have
-	joined     int     // those that others had
+	joined     int64   // those that others had
 }
 
 // NewRadix returns an empty index.

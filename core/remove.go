@@ -224,7 +224,7 @@ func (m *removal) flush() {
 func (m *removal) keepCursor() {
 	if r := m.made(m.hs.last); r != nil && m.hs.lastPos <= r.body.Load().len() {
 		pos := m.hs.lastPos - 1
-		m.putTail(m.hs, m.arena.at(r.block(pos)), end{r.id, pos | oneByOne})
+		m.putTail(m.hs, m.arena.at(r.block(pos)), end{r.id, pos | notEntered})
 	}
 }
 

@@ -2,6 +2,7 @@ package core
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/kvatlas/kvatlas/internal/hugemem"
@@ -47,7 +48,7 @@ func TestVectorsSearchAsTheLoops(t *testing.T) {
 			words[i] = r.Uint64N(200)
 		}
 		word := r.Uint64N(200)
-		if got, want := indexWord(words, word), indexEach(words, word); got != want {
+		if got, want := indexWord(words, word), slices.Index(words, word); got != want {
 			t.Fatalf("word %d of %d is the one, found %d", want, len(words), got)
 		}
 	}

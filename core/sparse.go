@@ -18,8 +18,6 @@ const (
 	maxSparse = 1 << 15
 	runCosts  = 16
 
-	askedHashes = 8 // of an event to come whose lines of the filter are asked for
-
 	// Who stores little but what others have has no need of a filter, and from so many hashes on takes no memory for
 	// each.
 	joinedBound = 32
@@ -54,7 +52,8 @@ func (x *Radix) refill(h Holder, hs *holderState, n int) {
 	x.eachPresent(h, hs, func(r *run, ex *exception) bool {
 		runs++
 		if ex == nil {
-			known += int(x.knownLen(r, h))
+			n, _ := x.ordinaryLens(r, h)
+			known += int(n)
 			return true
 		}
 		for i := range ex.layers {
@@ -75,7 +74,8 @@ func (x *Radix) refill(h Holder, hs *holderState, n int) {
 	f := newFilter(room)
 	x.eachPresent(h, hs, func(r *run, ex *exception) bool {
 		if ex == nil {
-			x.refillFrom(f, r, 0, x.knownLen(r, h))
+			n, _ := x.ordinaryLens(r, h)
+			x.refillFrom(f, r, 0, n)
 			return true
 		}
 		ex.layers[0].known.each(func(lo, hi uint32) { x.refillFrom(f, r, lo, hi) })
@@ -165,16 +165,6 @@ func (x *Radix) made(id uint32) *run {
 	return nil
 }
 
-// knownLen returns how many leading hashes of r an ordinary holder knows.
-func (x *Radix) knownLen(r *run, h Holder) uint32 {
-	b := r.body.Load()
-	held := b.heldLen(0, h)
-	if b.children.Load().maxOff() <= held {
-		return held
-	}
-	return max(held, x.descendantLimit(r, h))
-}
-
 // affordsDense reports whether the budget has room for entries of n hashes.
 func (x *Radix) affordsDense(n int) bool {
 	return x.opts.Budget == 0 || x.Memory().Total()+x.dir.need(n) <= x.opts.Budget
@@ -185,7 +175,8 @@ func (x *Radix) makeDense(h Holder, hs *holderState) {
 	x.dropFilter(hs)
 	x.eachPresent(h, hs, func(r *run, ex *exception) bool {
 		if ex == nil {
-			x.learn(h, hs, r, 0, x.knownLen(r, h))
+			n, _ := x.ordinaryLens(r, h)
+			x.learn(h, hs, r, 0, n)
 		} else {
 			ex.layers[0].known.each(func(lo, hi uint32) { x.learn(h, hs, r, lo, hi) })
 		}
@@ -316,7 +307,7 @@ func (x *Radix) search(h Holder, hs *holderState, hash uint64) (found position, 
 		if ex != nil {
 			n = ex.layers[0].known.end()
 		} else {
-			n = x.knownLen(r, h)
+			n, _ = x.ordinaryLens(r, h)
 		}
 		looked += int(n) + runCosts
 		segs := r.segs[:(n+segBlocks-1)>>segBits]
@@ -364,10 +355,14 @@ func (x *Radix) enterForAll(hash uint64) {
 	// Who is asked about so often is better off dense: those who come, and of those who are there one each time.
 	for range x.holders {
 		x.turn = (x.turn + 1) % len(x.holders)
-		if hs := x.holders[x.turn]; hs != nil && hs.filter != nil && !hs.leaving && x.affordsDense(hs.filter.n) {
+		hs := x.holders[x.turn]
+		if hs == nil || hs.filter == nil || hs.leaving {
+			continue
+		}
+		if x.affordsDense(hs.filter.n) {
 			x.asked += hs.filter.n
 			x.makeDense(Holder(x.turn), hs)
-			return
 		}
+		return
 	}
 }

@@ -194,10 +194,10 @@ func (s *store) storeExisting(r *run, o uint32, hashes []uint64) int {
 func (s *store) storeShared(r *run, o uint32, hashes []uint64) int {
 	ex, known := s.exceptionOf(r, s.h), uint32(0)
 	if ex == nil {
-		known = s.knownLen(r, s.h)
+		known, _ = s.ordinaryLens(r, s.h)
 	}
 	i := min(int(max(known, o)-o), len(hashes))
-	s.hs.joined += len(hashes) - i
+	s.hs.joined += int64(len(hashes) - i)
 	f := s.filterFor(s.h, s.hs, len(hashes)-i)
 	if f == nil {
 		s.enterRange(r, o+uint32(i), o+uint32(len(hashes)))
@@ -272,7 +272,7 @@ func (s *store) storeNew(r *run, o uint32, hashes, local []uint64) (int, *run, u
 		s.makeSparse(s.hs)
 	}
 	k, old, again := s.enterAll(t, base, hashes)
-	s.hs.fresh += k
+	s.hs.fresh += int64(k)
 	if fresh {
 		t.publish(s.newBody(newContent(local[:k]), uint32(k)))
 	} else {
@@ -294,7 +294,7 @@ func (s *store) storeNew(r *run, o uint32, hashes, local []uint64) (int, *run, u
 // that is known to the holder elsewhere; if that is the first it takes it alone,
 // and returns the position that the hash had (again).
 //
-// addHashes writes a batch into the segments before it is known how much of it can be
+// For a dense holder addHashes writes a batch into the segments before it is known how much of it can be
 // entered. What is written and not entered is nobody's: no directory entry leads there,
 // and whoever stores these positions next writes over it.
 func (s *store) enterAll(t *run, base uint32, hashes []uint64) (k int, old position, again bool) {
@@ -359,9 +359,6 @@ func (x *Radix) Prefetch(h Holder, ev *event.Event) {
 	x.now, x.ahead = x.ahead, x.now
 	if hs := x.state(h); hs != nil && hs.filter != nil {
 		x.ahead.named = 0
-		if len(ev.Engine) <= askedHashes { // the lines of more come while the first are done
-			hs.filter.ask(&x.key, ev.Engine)
-		}
 		return
 	}
 	x.dir.locate(x.ahead, ev.Engine)
@@ -375,8 +372,8 @@ func (s *store) rebound(old position) {
 }
 
 // hold makes positions lo … hi-1 of r held by the hashes of a layer, or one
-// position by a piled hash. The holder need not know them yet; but they are entered in
-// the directory, and noted as its own where that is needed (noteKnows).
+// position by a piled hash. The holder need not know them yet; but its filter has them, or they are entered
+// and noted as its own where that is needed (noteKnows).
 func (s *store) hold(r *run, lo, hi uint32, at spot) {
 	if s.onDevice() {
 		s.holdInferred(r, lo, hi, at)

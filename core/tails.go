@@ -5,7 +5,7 @@ import "github.com/kvatlas/kvatlas/event"
 // Where a holder's chains end is what its engine mostly goes on with: it appends where one of its last stores ended, the next
 // turn of a conversation follows the prompt or the answer before it, and removals begin at an end, or where
 // others before them stopped. So such ends are kept: to be found there costs none of the directory's cache misses, and
-// a sparse holder's are not in the directory.
+// those of what an engine generates need not be in the directory for a sparse holder.
 //
 // An end may be out of date, its block even another's by now: it counts only if the block has the hash and the holder
 // knows it there, which is all that lookup promises.
@@ -18,7 +18,7 @@ type tails struct {
 // end is the block with a tail's hash.
 type end struct {
 	run uint32 // 0: there is none
-	pos uint32 // and oneByOne
+	pos uint32 // and notEntered
 }
 
 const (
@@ -26,7 +26,7 @@ const (
 	mostTails  = 128
 	blocksEach = 16 // held for each tail that there is a place for
 
-	oneByOne = 1 << 31 // of an end's pos: it is not in the directory. Positions are below 1<<blockBits
+	notEntered = 1 << 31 // of an end's pos: a sparse holder has it here alone. Positions are below 1<<blockBits
 
 	// A sparse holder has more in the directory: the last hashes of an event, as prompts that have most of one in common leave
 	// it near its end, endHashes or, of fewer, tailHashes; and so many of what came one by one when there is no place for
@@ -37,7 +37,7 @@ const (
 
 // find returns the number of the tail with the hash, or -1.
 func (t *tails) find(hash uint64) int {
-	if i := indexWord(t.hashes, hash); i < len(t.hashes) && t.ends[i].run != 0 {
+	if i := indexWord(t.hashes, hash); i >= 0 && t.ends[i].run != 0 {
 		return i
 	}
 	return -1
@@ -48,7 +48,7 @@ func (t *tails) bytes() int64 { return 2 * sizeClass(int64(len(t.hashes))*8) }
 // tailBlock returns the block of a tail, if that is not out of date.
 func (x *Radix) tailBlock(t *tails, i int) (b uint32, ok bool) {
 	e := t.ends[i]
-	r, pos := x.made(e.run), e.pos&^oneByOne
+	r, pos := x.made(e.run), e.pos&^notEntered
 	if r == nil || pos >= r.body.Load().len() {
 		return 0, false
 	}
@@ -69,9 +69,9 @@ func (x *Radix) putTail(hs *holderState, hash uint64, e end) {
 	}
 	i := t.turn
 	t.turn++
-	if old := t.ends[i]; old.pos&oneByOne != 0 && hs.filter != nil {
+	if old := t.ends[i]; old.pos&notEntered != 0 && hs.filter != nil {
 		if _, ok := x.tailBlock(t, i); ok {
-			end := old.pos&^oneByOne + 1
+			end := old.pos&^notEntered + 1
 			x.enterRange(x.run(old.run), end-min(end, tailHashes), end)
 		}
 	}
@@ -82,7 +82,7 @@ func (x *Radix) putTail(hs *holderState, hash uint64, e end) {
 func (x *Radix) moveTail(hs *holderState, hash uint64, r *run, pos uint32) bool {
 	i := hs.tails.find(hash)
 	if i >= 0 {
-		hs.tails.ends[i] = end{r.id, pos | hs.tails.ends[i].pos&oneByOne}
+		hs.tails.ends[i] = end{r.id, pos | hs.tails.ends[i].pos&notEntered}
 	}
 	return i >= 0
 }
@@ -101,7 +101,7 @@ func (x *Radix) moreTails(t *tails) {
 func (s *store) ended(ev *event.Event, r *run, o uint32) {
 	hash, e := s.arena.at(r.block(o-1)), end{r.id, o - 1}
 	if n := uint32(len(ev.Engine)); n == 1 && ev.HasParent {
-		e.pos |= oneByOne
+		e.pos |= notEntered
 		if i := s.hs.tails.find(ev.Parent); i >= 0 {
 			s.hs.tails.hashes[i], s.hs.tails.ends[i] = hash, e
 			return

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"slices"
 	"unsafe"
 
 	"golang.org/x/sys/cpu"
@@ -87,16 +88,6 @@ func dropVector(f *filter, key *hasher, hashes *uint64, n int) int
 //go:noescape
 func absentVector(f *filter, key *hasher, hashes *uint64, n int) int
 
-// ask asks for the lines of the first hashes.
-func (f *filter) ask(key *hasher, hashes []uint64) {
-	if vectors && len(f.lines) > 0 && len(hashes) > 0 {
-		askFilter(f, key, &hashes[0], len(hashes))
-	}
-}
-
-//go:noescape
-func askFilter(f *filter, key *hasher, hashes *uint64, n int)
-
 // search is searchEach.
 func (a *arena) search(segs []uint32, hash uint64) int {
 	if !vectors {
@@ -108,10 +99,10 @@ func (a *arena) search(segs []uint32, hash uint64) int {
 //go:noescape
 func searchAll(segs *uint32, n int, slabs *slab, hash uint64) int
 
-// indexWord returns the index of the first of the words, which are a multiple of eight, that is the one; their number if none is.
+// indexWord is slices.Index, of a multiple of eight words.
 func indexWord(words []uint64, word uint64) int {
 	if !vectors {
-		return indexEach(words, word)
+		return slices.Index(words, word)
 	}
 	return indexVector(unsafe.SliceData(words), len(words), word)
 }

@@ -2,7 +2,10 @@
 
 package core
 
-import "runtime"
+import (
+	"runtime"
+	"slices"
+)
 
 const vectors = false
 
@@ -28,8 +31,6 @@ func dropVector(*filter, *hasher, *uint64, int) int { return 0 }
 
 func absentVector(*filter, *hasher, *uint64, int) int { return 0 }
 
-func (f *filter) ask(*hasher, []uint64) {}
-
 func (a *arena) search(segs []uint32, hash uint64) int { return a.searchEach(segs, hash) }
 
-func indexWord(words []uint64, word uint64) int { return indexEach(words, word) }
+func indexWord(words []uint64, word uint64) int { return slices.Index(words, word) }
