@@ -87,25 +87,13 @@ func (f *filter) place(key *hasher, hash uint64) filterPlace {
 // add enters the leading hashes that the filter certainly lacks, and returns how many; it ends too
 // where no slot is left, of which the caller takes care.
 func (f *filter) add(key *hasher, hashes []uint64) int {
-	n := 0
-	if vectors && len(f.lines) > 0 && len(hashes) > 0 {
-		if n = addVector(f, key, &hashes[0], min(len(hashes), filterMost)); n == len(hashes) {
-			return n
-		}
-	}
-	return n + f.all(adding, key, hashes[n:])
+	return f.all(adding, key, hashes)
 }
 
 // drop takes one entry of each of the hashes out. Each must have been entered, and not have been
 // taken out since: of one that was not, another's may be taken for its own.
 func (f *filter) drop(key *hasher, hashes []uint64) {
-	n := 0
-	if vectors && len(f.lines) > 0 && len(hashes) > 0 {
-		if n = dropVector(f, key, &hashes[0], min(len(hashes), filterMost)); n == len(hashes) {
-			return
-		}
-	}
-	f.all(dropping, key, hashes[n:])
+	f.all(dropping, key, hashes)
 }
 
 // leadingAbsent returns how many of the leading hashes the filter certainly lacks.
