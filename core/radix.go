@@ -58,17 +58,18 @@ type Radix struct {
 	pendingMerges []uint32          // runs that may be merged when the present write is done
 	sweep         sweep             // under way
 	marks         uint32
-	looks         uint32 // as marks, of eachPresent
-	enterLoaded   bool   // the hashes of what Loaders add are entered, and those of all that they have added are
-	unfilled      int    // holders from the first on, of whose filters some are to be filled (fillOne)
-	typical       int    // hashes that the last filters have room for
-	maxSparse     int    // hashes that a sparse holder knows, at most
-	joinedBound   int    // and that one who stores little but what others have does
-	sparse        int    // sparse holders
-	asked         int    // how many filters may be asked before holders are made dense for it (enterForAll)
-	turn          int    // whose turn that was last
-	owed          int    // since Owed was last asked
-	steps         int    // taken in what could take many for one event: tests count them
+	looks         uint32                 // as marks, of eachPresent
+	enterLoaded   bool                   // the hashes of what Loaders add are entered, and those of all that they have added are
+	some          [32 * segBlocks]uint64 // scratch of someHashes
+	unfilled      int                    // holders from the first on, of whose filters some are to be filled (fillOne)
+	typical       int                    // hashes that the last filters have room for
+	maxSparse     int                    // hashes that a sparse holder knows, at most
+	joinedBound   int                    // and that one who stores little but what others have does
+	sparse        int                    // sparse holders
+	asked         int                    // how many filters may be asked before holders are made dense for it (enterForAll)
+	turn          int                    // whose turn that was last
+	owed          int                    // since Owed was last asked
+	steps         int                    // taken in what could take many for one event: tests count them
 
 	cut   *Cut             // under way, or nil
 	era   uint32           // number of the last cut

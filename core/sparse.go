@@ -119,9 +119,8 @@ func (x *Radix) filterSize(known int) int { return max(known*3/2, min(known*4, x
 
 // refillFrom adds the shared hashes of r at lo … hi-1.
 func (x *Radix) refillFrom(f *filter, r *run, lo, hi uint32) {
-	var some [8 * segBlocks]uint64
 	for lo < hi {
-		hashes := x.someHashes(r, lo, hi, some[:0])
+		hashes := x.someHashes(r, lo, hi)
 		lo += uint32(len(hashes))
 		for len(hashes) > 0 {
 			if hashes = hashes[f.add(&x.key, hashes):]; len(hashes) > 0 {
@@ -235,16 +234,16 @@ func (s *store) unlearn(r *run, b *body, lo, hi uint32) {
 	if b.children.Load().maxOff() > lo {
 		lo = max(lo, s.descendantLimit(r, s.h))
 	}
-	var some [32 * segBlocks]uint64
 	for lo < hi {
-		hashes := s.someHashes(r, lo, hi, some[:0])
+		hashes := s.someHashes(r, lo, hi)
 		f.drop(&s.key, hashes)
 		lo += uint32(len(hashes))
 	}
 }
 
-// someHashes appends shared hashes of r from lo on to dst, at most to where hi or its capacity ends.
-func (x *Radix) someHashes(r *run, lo, hi uint32, dst []uint64) []uint64 {
+// someHashes returns shared hashes of r from lo on, at most to hi, until it is called again.
+func (x *Radix) someHashes(r *run, lo, hi uint32) []uint64 {
+	dst := x.some[:0]
 	for lo < hi && len(dst) < cap(dst) {
 		seg := x.arena.hashes(r.segs[lo>>segBits])[lo&(segBlocks-1):]
 		seg = seg[:min(len(seg), int(hi-lo), cap(dst)-len(dst))]
