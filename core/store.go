@@ -352,13 +352,14 @@ func (s *store) enterAll(t *run, base uint32, hashes []uint64) (k int, old posit
 	}
 }
 
-// Prefetch implements Prefetcher. The probe that was made for the event to come becomes
-// that of the event at hand, and the other one is made anew: the next event's cache
-// misses pass while this one is applied.
+// Prefetch implements Prefetcher: the next event's cache misses pass while this one is applied.
+// For a dense holder the probe that was made for the event to come becomes that of the event at
+// hand, and the other one is made anew.
 func (x *Radix) Prefetch(h Holder, ev *event.Event) {
 	x.now, x.ahead = x.ahead, x.now
 	if hs := x.state(h); hs != nil && hs.filter != nil {
 		x.ahead.named = 0
+		hs.filter.ask(&x.key, ev.Engine)
 		return
 	}
 	x.dir.locate(x.ahead, ev.Engine)

@@ -76,6 +76,17 @@ func (a *arena) ask(segs []uint32) {
 //go:noescape
 func askAll(segs *uint32, n int, slabs *slab)
 
+// ask asks for the home lines of the first hashes. In Go there is no such instruction, and a load of which nothing
+// is used is waited for all the same.
+func (f *filter) ask(key *hasher, hashes []uint64) {
+	if n := min(len(hashes), filterBatch); vectors && n > 0 && len(f.lines) > 0 {
+		askHomes(f, key, unsafe.SliceData(hashes), n)
+	}
+}
+
+//go:noescape
+func askHomes(f *filter, key *hasher, hashes *uint64, n int)
+
 // These do what the filter's add, drop and leadingAbsent do for n hashes, at least one. They return
 // how many they did: the next one is to be done in general.
 
