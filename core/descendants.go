@@ -111,9 +111,13 @@ func (x *Radix) dropDescendant(r *run, off uint32, h Holder) {
 	}
 	k := runHolderKey(r, h)
 	l, _ := x.descendants.get(k)
+	was := l.max()
 	x.mem.Descendants -= l.bytes()
 	l.remove(off)
 	x.mem.Descendants += l.bytes()
+	if now := l.max(); now < was && x.holders[h].filter != nil && x.exceptionOf(r, h) == nil {
+		x.unlearn(x.holders[h], r, max(now, r.body.Load().heldLen(0, h)), was)
+	}
 	if l.count == 0 {
 		x.descendants.drop(k)
 		return

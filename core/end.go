@@ -107,7 +107,7 @@ func (m *removal) dropOne(ev *event.Event) bool {
 		}
 		m.preserve(r)
 		m.dropped(e, left)
-		m.unlearn(r, b, left, n)
+		m.unhold(r, b, left, n)
 		return true
 	}
 	if !alone || wasteful(b.data.room(), left) || b.children.Load().maxOff() >= left {
@@ -116,7 +116,7 @@ func (m *removal) dropOne(ev *event.Event) bool {
 	m.preserve(r)
 	at := r.block(left)
 	m.dropped(e, left)
-	m.unlearn(r, b, left, n)
+	m.unhold(r, b, left, n)
 	r.seenLen = max(r.seenLen, n)
 	b.n.Store(left)
 	if m.arena.isEntered(at) {

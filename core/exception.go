@@ -325,6 +325,11 @@ func (x *Radix) trimHoles(ex *exception, limit uint32) {
 	held := l.held[0].end()
 	known := max(held, limit)
 	if end := l.known.end(); end > known {
+		if hs := x.holders[ex.holder]; hs.filter != nil {
+			for p, ok := l.known.next(known); ok; p, ok = l.known.next(p + 1) {
+				x.unlearn(hs, ex.run, p, p+1)
+			}
+		}
 		l.nKnown -= l.known.clear(known, end)
 		if l.known == nil {
 			x.recomputeBytes(ex)
@@ -344,6 +349,7 @@ func (x *Radix) forgetHash(ex *exception, at spot, pos uint32) {
 		x.unpile(ex, pos, at.block)
 		return
 	}
+	x.unlearnHash(x.holders[ex.holder], x.hashAtSpot(ex, at, pos))
 	l := &ex.layers[at.layer]
 	l.nKnown -= l.known.clear(pos, pos+1)
 	if at.layer == 0 {

@@ -74,7 +74,7 @@ func HashUnder(home int, tags uint32, rest uint64) uint64 {
 	return hash
 }
 
-// checkSparse verifies that dense holders' hashes are entered, that filters have an entry for each one of sparse ones', and no
+// checkSparse verifies that dense holders' hashes are entered, that filters have an entry for each one of sparse ones' and no others, and no
 // other holder has a filter.
 func (x *Radix) checkSparse() error {
 	sparse := 0
@@ -116,6 +116,9 @@ func (x *Radix) checkSparse() error {
 					left.drop(&x.key, []uint64{e})
 				}
 			}
+		}
+		if left != nil && left.n > 0 {
+			return fmt.Errorf("the filter of holder %d has %d entries of hashes that it does not know", h, left.n)
 		}
 	}
 	if sparse != x.sparse {

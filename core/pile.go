@@ -174,6 +174,7 @@ func (x *Radix) pileUp(ex *exception, pos uint32, e uint64) uint32 {
 func (x *Radix) unpile(ex *exception, pos, b uint32) {
 	p := ex.pile
 	h := p.heaps.m[uint64(pos)]
+	x.unlearnHash(x.holders[ex.holder], x.arena.at(b))
 	x.dropHash(x.arena.at(b), b)
 	for t := range p.held {
 		p.set(pos, b, t, 0)

@@ -245,7 +245,7 @@ func (s *store) drop(r *run, at spot, lo, hi uint32) {
 	ends := true
 	if ex == nil && hi == b.heldLen(0, s.h) {
 		s.setHeldLens(b, s.h, lo)
-		s.unlearn(r, b, lo, hi)
+		s.unhold(r, b, lo, hi)
 	} else {
 		if ex == nil {
 			ex = s.makeException(r, s.h)

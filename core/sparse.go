@@ -9,8 +9,8 @@ package core
 // it has anything, and so does one that knows more than maxSparse hashes: that bounds a search. So does who stores little but
 // what others have, until it stores more of its own.
 //
-// The filter has every hash that its holder knows, and may have others: those that ceased to be known without
-// anybody looking at them (evicted ancestors of what went), which go when it is made anew.
+// The filter has the hashes that its holder knows and no others: each goes when it ceases to be known, be it that of an
+// evicted ancestor. So a search is in vain for one hash in a million, whose tags are another's.
 
 const (
 	// maxSparse hashes are searched, or entered, within the writer's longest stop; to come to a run takes as long as runCosts
@@ -224,21 +224,32 @@ func (x *Radix) learnHash(h Holder, hs *holderState, e uint64) {
 	}
 }
 
-// unlearn takes shared hashes at lo … hi-1 out of the filter of an ordinary holder which has just ceased to hold
-// these blocks, the last that it held of r, but for those that what is below keeps known.
-func (s *store) unlearn(r *run, b *body, lo, hi uint32) {
-	f := s.hs.filter
-	if f == nil || s.hs.unfiltered {
+// unlearn takes the shared hashes at lo … hi-1 of r out of the holder's filter: it has just ceased to know them.
+func (x *Radix) unlearn(hs *holderState, r *run, lo, hi uint32) {
+	if hs.filter == nil || hs.unfiltered {
 		return
 	}
-	if b.children.Load().maxOff() > lo {
-		lo = max(lo, s.descendantLimit(r, s.h))
-	}
 	for lo < hi {
-		hashes := s.someHashes(r, lo, hi)
-		f.drop(&s.key, hashes)
+		hashes := x.someHashes(r, lo, hi)
+		hs.filter.drop(&x.key, hashes)
 		lo += uint32(len(hashes))
 	}
+}
+
+// unlearnHash is unlearn for one hash, whosever.
+func (x *Radix) unlearnHash(hs *holderState, e uint64) {
+	if hs.filter != nil && !hs.unfiltered {
+		hs.filter.drop(&x.key, []uint64{e})
+	}
+}
+
+// unhold is unlearn for an ordinary holder which has just ceased to hold these blocks, the last that it held of r: what is
+// below may keep some known.
+func (s *store) unhold(r *run, b *body, lo, hi uint32) {
+	if s.hs.filter != nil && b.children.Load().maxOff() > lo {
+		lo = max(lo, s.descendantLimit(r, s.h))
+	}
+	s.unlearn(s.hs, r, lo, hi)
 }
 
 // someHashes returns shared hashes of r from lo on, at most to hi, until it is called again.

@@ -335,6 +335,49 @@ func TestWhoKnowsByWhatIsBelow(t *testing.T) {
 	}
 }
 
+// TestWhatNobodyKnowsAnyMoreIsNotLookedFor: a prompt that went before what followed it is in no filter when that is gone,
+// too, whether the first to have it still has some, or it is gone for all.
+func TestWhatNobodyKnowsAnyMoreIsNotLookedFor(t *testing.T) {
+	f := newFiller(57)
+	trunk := f.hashes(40)
+	const holders = 100
+	for h := range holders {
+		f.store(h, trunk, trunk)
+		end := f.hashes(3)
+		f.storeAfter(h, trunk[39], end, end)
+		for range 30 {
+			c := f.hashes(3)
+			f.store(h, c, c)
+		}
+		switch h % 3 {
+		case 0: // a hole remains for as long as the end does
+			f.remove(h, trunk[:20])
+			f.remove(h, trunk[20:])
+			f.remove(h, end)
+		case 1:
+			slices.Reverse(trunk)
+			f.remove(h, trunk)
+			slices.Reverse(trunk)
+			f.remove(h, end)
+		default: // hashes at the trunk's end are known no more, those before are held
+			f.remove(h, trunk[10:])
+			f.remove(h, end)
+		}
+	}
+	steps := f.Steps()
+	for i, e := range trunk {
+		if _, ok := f.WhoKnows(e, func(core.Holder) bool { return true }); ok != (i < 10) {
+			t.Fatalf("of the trunk's hash %d: %v", i, ok)
+		}
+	}
+	if took := f.Steps() - steps; took > 40*holders {
+		t.Errorf("%d steps", took)
+	}
+	if err := f.Check(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestAskingKeepsTheBudget: who is asked about too often does not become dense where there is no room for that, and is found
 // all the same.
 func TestAskingKeepsTheBudget(t *testing.T) {
