@@ -11,6 +11,31 @@ func (x *Radix) SetSparse(n int) { x.maxSparse = n }
 // SetJoinedBound makes holders that store little but what others have dense beyond so many.
 func (x *Radix) SetJoinedBound(n int) { x.joinedBound = n }
 
+// SetEntered has so many hashes of who becomes dense entered at a time.
+func (x *Radix) SetEntered(n int) { x.enteredAtOnce = n }
+
+// Entered returns how many hashes are in the directory, those of several blocks once.
+func (x *Radix) Entered() (n int) {
+	var last *leaf
+	for _, r := range x.dir.top {
+		if r.leaf != last {
+			last = r.leaf
+			n += int(r.leaf.n + r.leaf.spilled)
+		}
+	}
+	return n
+}
+
+// Entering returns how many holders are noted as becoming dense.
+func (x *Radix) Entering() int { return len(x.entering) }
+
+// Enter has a sparse holder become dense.
+func (x *Radix) Enter(h Holder) {
+	if hs := x.state(h); hs != nil && hs.filter != nil {
+		x.becomeDense(h, hs)
+	}
+}
+
 // SetSaved leaves each holder so much to search with, and SetAsked so many questions to filters until holders are made
 // dense for it.
 func (x *Radix) SetSaved(n int) {
@@ -84,6 +109,9 @@ func (x *Radix) checkSparse() error {
 				return fmt.Errorf("holder %d is leaving and has a filter", h)
 			}
 			continue
+		}
+		if hs.entering && (hs.filter == nil || !slices.Contains(x.entering, Holder(h))) {
+			return fmt.Errorf("holder %d becomes dense, and is so or is not noted", h)
 		}
 		var left *filter
 		if hs.filter != nil {

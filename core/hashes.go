@@ -45,13 +45,14 @@ func (a *arena) unmark(b uint32) { a.head(b >> segBits).entered &^= 1 << (b & (s
 // span returns the bits of a segment's blocks lo … hi-1.
 func span(lo, hi uint32) uint32 { return 1<<hi - 1<<lo }
 
-// enterRange enters those of r's shared hashes at lo … hi-1 that are not. Sparse holders may know them, of
-// which it is not noted (closedBlocks).
-func (x *Radix) enterRange(r *run, lo, hi uint32) {
+// enterRange enters those of r's shared hashes at lo … hi-1 that are not, and returns how many those were. Sparse
+// holders may know them, of which it is not noted (closedBlocks).
+func (x *Radix) enterRange(r *run, lo, hi uint32) (entered int) {
 	now, ahead := x.spare[2], x.spare[3]
 	n, lo := x.firstUnentered(r, lo, hi, now)
 	x.dir.locate(now, now.hashes[:n])
 	for n > 0 {
+		entered += n
 		more := 0
 		if lo < hi { // the next batch's cache misses pass while this one is entered
 			more, lo = x.firstUnentered(r, lo, hi, ahead)
@@ -67,6 +68,7 @@ func (x *Radix) enterRange(r *run, lo, hi uint32) {
 		}
 		now, ahead, n = ahead, now, more
 	}
+	return entered
 }
 
 // firstUnentered gets those of r's shared hashes from lo on that are not entered, and their blocks, and returns how many, and

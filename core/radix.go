@@ -61,15 +61,18 @@ type Radix struct {
 	looks         uint32                 // as marks, of eachPresent
 	enterLoaded   bool                   // the hashes of what Loaders add are entered, and those of all that they have added are
 	some          [32 * segBlocks]uint64 // scratch of someHashes
-	unfilled      int                    // holders from the first on, of whose filters some are to be filled (fillOne)
-	typical       int                    // hashes that the last filters have room for
-	maxSparse     int                    // hashes that a sparse holder knows, at most
-	joinedBound   int                    // and that one who stores little but what others have does
-	sparse        int                    // sparse holders
-	asked         int                    // how many filters may be asked before holders are made dense for it (enterForAll)
-	turn          int                    // whose turn that was last
-	owed          int                    // since Owed was last asked
-	steps         int                    // taken in what could take many for one event: tests count them
+	entering      []Holder               // who become dense
+	due           int                    // hashes that are to be entered for them
+	enteredAtOnce int
+	unfilled      int // holders from the first on, of whose filters some are to be filled (catchUp)
+	typical       int // hashes that the last filters have room for
+	maxSparse     int // hashes that a sparse holder knows, at most
+	joinedBound   int // and that one who stores little but what others have does
+	sparse        int // sparse holders
+	asked         int // how many filters may be asked before holders are made dense for it (enterForAll)
+	turn          int // whose turn that was last
+	owed          int // since Owed was last asked
+	steps         int // taken in what could take many for one event: tests count them
 
 	cut   *Cut             // under way, or nil
 	era   uint32           // number of the last cut
@@ -92,6 +95,7 @@ type holderState struct {
 	inferred thinMap[struct{}] // hashes whose device copy is inferred
 
 	filter     *filter // of the hashes that it knows; nil if it is dense (sparse.go)
+	entering   bool    // it becomes dense (catchUp)
 	unfiltered bool    // the filter lacks some, and is made anew before it is asked
 	saved      int     // how many hashes it may have looked at in searches
 	fresh      int64   // blocks that it was the first to store
@@ -103,18 +107,19 @@ type holderState struct {
 func NewRadix(opts Options) *Radix {
 	key := opts.Key.hasher()
 	x := &Radix{
-		opts:        opts,
-		maxSparse:   maxSparse,
-		joinedBound: joinedBound,
-		asked:       maxSparse,
-		key:         key,
-		dups:        keyedMap[homonyms]{entry: 40, key: key},
-		exceptions:  keyedMap[*exception]{entry: 16, key: key},
-		descendants: keyedMap[descendants]{entry: descendantsBytes, key: key},
-		arena:       &arena{stock: new(hugemem.Stock)},
-		now:         &probe{},
-		ahead:       &probe{},
-		spare:       [4]*probe{{}, {}, {}, {}},
+		opts:          opts,
+		maxSparse:     maxSparse,
+		enteredAtOnce: enteredAtOnce,
+		joinedBound:   joinedBound,
+		asked:         maxSparse,
+		key:           key,
+		dups:          keyedMap[homonyms]{entry: 40, key: key},
+		exceptions:    keyedMap[*exception]{entry: 16, key: key},
+		descendants:   keyedMap[descendants]{entry: descendantsBytes, key: key},
+		arena:         &arena{stock: new(hugemem.Stock)},
+		now:           &probe{},
+		ahead:         &probe{},
+		spare:         [4]*probe{{}, {}, {}, {}},
 	}
 	x.dir.key, x.dir.arena, x.dir.pages = key, x.arena, &pages{stock: x.arena.stock}
 	// Readers have no part in these two; so when the index is out of reach,

@@ -13,10 +13,16 @@ package core
 // evicted ancestor. So a search is in vain for one hash in a million, whose tags are another's.
 
 const (
-	// maxSparse hashes are searched, or entered, within the writer's longest stop; to come to a run takes as long as runCosts
-	// of them. They are counted when the filter is made anew: one for so many may take in half as many again before.
-	maxSparse = 1 << 15
+	// Who is found to know more than maxSparse hashes when its filter is full becomes dense: twice as many are searched,
+	// or put in a filter, within the writer's longest stop; to come to a run takes as long as runCosts of them.
+	maxSparse = 1 << 17
 	runCosts  = 16
+
+	// To enter them in the directory takes five times as long. So that is done some at a time, for which stores pay
+	// (catchUp): the filter, which is half as large again, is not full before all are.
+	enteredAtOnce = 1 << 12
+	enteredFor    = 8 // by a stored block
+	enteredForAny = 64
 
 	// Who stores little but what others have has no need of a filter, and from so many hashes on takes no memory for
 	// each.
@@ -45,8 +51,8 @@ func (x *Radix) filterFor(h Holder, hs *holderState, n int) *filter {
 	return hs.filter
 }
 
-// refill makes the filter anew of what the holder knows, with room for n more and as much again as half of all,
-// or makes the holder dense.
+// refill makes the filter anew of what the holder knows, with room for n more and as much again as half of all. It may have
+// the holder become dense, or make it so.
 func (x *Radix) refill(h Holder, hs *holderState, n int) {
 	known, runs := 0, 0
 	x.eachPresent(h, hs, func(r *run, ex *exception) bool {
@@ -65,9 +71,14 @@ func (x *Radix) refill(h Holder, hs *holderState, n int) {
 		return true
 	})
 	x.steps += known
-	if hs.joins = known+n > x.joinedBound && hs.joined > joinedShare*hs.fresh; hs.joins || known+n+runCosts*runs > x.maxSparse {
+	hs.joins = known+n > x.joinedBound && hs.joined > joinedShare*hs.fresh
+	size := known + n + runCosts*runs
+	if hs.joins && known <= x.enteredAtOnce || size > 2*x.maxSparse {
 		x.makeDense(h, hs)
 		return
+	}
+	if hs.joins || size > x.maxSparse {
+		x.becomeDense(h, hs)
 	}
 	room := x.filterSize(known + n)
 	x.typical = max(x.typical*7/8, room)
@@ -97,9 +108,20 @@ func (x *Radix) refill(h Holder, hs *holderState, n int) {
 	hs.filter, hs.unfiltered = f, false
 }
 
-// fillOne fills a filter that a Loader has left to be: each write does so for one holder more than its own, so that who asks
-// about all of them does not wait for it.
-func (x *Radix) fillOne() {
+// catchUp does some of what waits, with each store, of so many blocks: it goes on with who becomes dense, and else fills a
+// filter that a Loader has left to be, so that who asks about all holders does not wait for all of that.
+func (x *Radix) catchUp(blocks int) {
+	for len(x.entering) > 0 {
+		h := x.entering[0]
+		if hs := x.state(h); hs != nil && hs.entering {
+			if x.due += enteredForAny + enteredFor*blocks; x.due >= x.enteredAtOnce {
+				x.due = 0
+				x.enterSome(h, hs, x.enteredAtOnce)
+			}
+			return
+		}
+		x.entering = x.entering[1:]
+	}
 	for x.unfilled > 0 {
 		x.unfilled--
 		if x.unfilled >= len(x.holders) {
@@ -169,6 +191,39 @@ func (x *Radix) affordsDense(n int) bool {
 	return x.opts.Budget == 0 || x.Memory().Total()+x.dir.need(n) <= x.opts.Budget
 }
 
+// becomeDense has what the holder knows entered, some with each store from now on. Until all is, it is sparse.
+func (x *Radix) becomeDense(h Holder, hs *holderState) {
+	if !hs.entering {
+		hs.entering = true
+		x.entering = append(x.entering, h)
+	}
+}
+
+// enterSome enters so many of the hashes that a sparse holder knows, and makes it dense if those were all. It reports whether
+// they were.
+func (x *Radix) enterSome(h Holder, hs *holderState, left int) (dense bool) {
+	enter := func(r *run, lo, hi uint32) {
+		for lo < hi && left > 0 {
+			end := lo + min(hi-lo, uint32(left))
+			left -= x.enterRange(r, lo, end)
+			lo = end
+		}
+	}
+	x.eachPresent(h, hs, func(r *run, ex *exception) bool {
+		if ex != nil {
+			ex.layers[0].known.each(func(lo, hi uint32) { enter(r, lo, hi) })
+		} else {
+			n, _ := x.ordinaryLens(r, h)
+			enter(r, 0, n)
+		}
+		return left > 0
+	})
+	if left > 0 {
+		x.makeDense(h, hs)
+	}
+	return left > 0
+}
+
 // makeDense enters all that the holder knows, and from here on what it comes to know.
 func (x *Radix) makeDense(h Holder, hs *holderState) {
 	x.dropFilter(hs)
@@ -193,7 +248,7 @@ func (x *Radix) makeSparse(hs *holderState) {
 func (x *Radix) dropFilter(hs *holderState) {
 	if hs.filter != nil {
 		x.mem.Holders -= hs.filter.bytes()
-		hs.filter, hs.unfiltered = nil, false
+		hs.filter, hs.unfiltered, hs.entering = nil, false, false
 		x.sparse--
 	}
 }
@@ -301,8 +356,7 @@ func (x *Radix) lookupSparse(h Holder, hs *holderState, hash uint64) (position, 
 			return p, true
 		}
 	}
-	if hs.saved < f.n && x.affordsDense(f.n) {
-		x.makeDense(h, hs)
+	if hs.saved < f.n && x.affordsDense(f.n) && x.enterSome(h, hs, 4*x.enteredAtOnce) {
 		return x.lookup(h, hash)
 	}
 	return x.search(h, hs, hash)
@@ -370,8 +424,8 @@ func (x *Radix) enterForAll(hash uint64) {
 			continue
 		}
 		if x.affordsDense(hs.filter.n) {
-			x.asked += hs.filter.n
-			x.makeDense(Holder(x.turn), hs)
+			x.asked += min(hs.filter.n, x.enteredAtOnce)
+			x.enterSome(Holder(x.turn), hs, x.enteredAtOnce)
 		}
 		return
 	}

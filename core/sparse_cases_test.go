@@ -19,9 +19,11 @@ import (
 // sparse no more, whatever it was about when that was found, and knows what it knew.
 func TestHoldersBecomeDense(t *testing.T) {
 	racetest.Without(t, "one goroutine does all")
-	const many, more = 1<<15 - 16, 1 << 14 // filters have room for half as many again
+	const bound, many = 1 << 15, 1<<15 - 16
 	f := newFiller(51)
-	hashes := f.hashes(many + more + 4000)
+	f.SetSparse(bound)
+	f.SetEntered(1 << 20) // all at once
+	hashes := f.hashes(2*bound + 16)
 	check := func(h core.Holder, sparse bool, what string) {
 		t.Helper()
 		if f.IsSparse(h) != sparse {
@@ -85,6 +87,61 @@ func TestHoldersBecomeDense(t *testing.T) {
 		f.Clear(1, 0, true)
 		f.store(1, small, small)
 		check(1, sparse, "come again")
+	}
+}
+
+// TestHoldersBecomeDenseInSteps: who comes to know too many, or cannot pay for a search, has them entered some at a time,
+// and so has no write wait for all of them; it is dense before its filter is full again.
+func TestHoldersBecomeDenseInSteps(t *testing.T) {
+	racetest.Without(t, "one goroutine does all")
+	const bound, each = 1 << 14, 64
+	f := newFiller(58)
+	f.SetSparse(bound)
+	f.SetEntered(500)
+	var all []uint64
+	stores, most := 0, 0
+	for ; len(all) < 3*bound && (len(all) == 0 || f.IsSparse(0)); stores++ {
+		c, steps := f.hashes(each), f.Steps()
+		before := f.Entered()
+		f.store(0, c, c)
+		if n := f.Entered() - before; len(all) > 0 {
+			most = max(most, n)
+		}
+		if took := f.Steps() - steps; took > 5*bound {
+			t.Fatalf("%d steps for one of %d blocks", took, each)
+		}
+		all = append(all, c...)
+	}
+	if f.IsSparse(0) || len(all) < bound*3/4 || len(all) > bound || most > 500+32+each {
+		t.Errorf("sparse: %v, with %d hashes; up to %d entered for one event", f.IsSparse(0), len(all), most)
+	}
+	if err := f.Check(); err != nil {
+		t.Fatal(err)
+	}
+
+	own := f.hashes(bound)
+	f.store(1, own, own)
+	f.remove(1, own[1000:1001])
+	f.SetSaved(0)
+	searches := 0
+	for ; f.IsSparse(1); searches++ {
+		before := f.Entered()
+		if !f.Knows(1, own[bound-100-searches*30]) {
+			t.Fatalf("search %d: not its own", searches)
+		}
+		if n := f.Entered() - before; n > 4*500+32 {
+			t.Fatalf("%d entered for one search", n)
+		}
+	}
+	if least := bound / (4*500 + 32); searches < least || searches > 2*least {
+		t.Errorf("dense after %d searches, of %d at least", searches, least)
+	}
+	f.store(0, f.hashes(1), f.hashes(1))
+	if n := f.Entering(); n > 0 {
+		t.Errorf("%d become dense still", n)
+	}
+	if err := f.Check(); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -294,7 +351,7 @@ func TestTheLastBlockNeedNotBeEntered(t *testing.T) {
 func TestWhoIsLoadedWithManyIsDense(t *testing.T) {
 	racetest.Without(t, "one goroutine does all")
 	f := newFiller(55)
-	for range 2 {
+	for range 4 {
 		c := f.hashes(40_000)
 		f.store(0, c, c)
 	}
@@ -308,7 +365,7 @@ func TestWhoIsLoadedWithManyIsDense(t *testing.T) {
 		}
 	}
 	if y.IsSparse(0) || !y.IsSparse(1) {
-		t.Errorf("of 80,000 hashes: sparse is %v; of 1,000: %v", y.IsSparse(0), y.IsSparse(1))
+		t.Errorf("of 160,000 hashes: sparse is %v; of 1,000: %v", y.IsSparse(0), y.IsSparse(1))
 	}
 	if err := y.Check(); err != nil {
 		t.Error(err)

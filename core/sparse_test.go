@@ -37,6 +37,9 @@ func (v *temper) newRadix() *core.Radix {
 	if v.name == "sparse" {
 		x.SetJoinedBound(1 << 20)
 	}
+	if v.mean || v.turns {
+		x.SetEntered(3)
+	}
 	return x
 }
 
@@ -52,6 +55,8 @@ func (v *temper) before(x *core.Radix, r *rand.Rand) {
 			x.Turn(h)
 		case 1:
 			x.Refill(h)
+		case 2:
+			x.Enter(h)
 		}
 	}
 }

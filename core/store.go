@@ -25,7 +25,7 @@ type store struct {
 
 // Store implements Index.
 func (x *Radix) Store(h Holder, ev *event.Event, countCopies bool) Outcome {
-	x.fillOne()
+	x.catchUp(len(ev.Engine))
 	s := store{Radix: x, h: h, hs: x.state(h), tier: int(ev.Tier), copies: countCopies}
 	switch {
 	case s.appendOne(ev):
