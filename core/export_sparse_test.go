@@ -110,7 +110,7 @@ func (x *Radix) checkSparse() error {
 			}
 			continue
 		}
-		if hs.entering && (hs.filter == nil || !slices.Contains(x.entering, Holder(h))) {
+		if hs.entering.hashes > 0 && (hs.filter == nil || !slices.Contains(x.entering, Holder(h))) {
 			return fmt.Errorf("holder %d becomes dense, and is so or is not noted", h)
 		}
 		var left *filter

@@ -74,23 +74,25 @@ func (x *Radix) need(n int) int64 {
 	return pages + x.arena.stock.More(pages) + int64(n)*16 + stepSlack
 }
 
-// needKnown returns what it may take that the holder comes to know n hashes: a larger filter, or that it becomes dense.
+// needKnown returns what it may take that the holder comes to know n hashes: a larger filter, or that it becomes dense; and what
+// those take who are on their way to that.
 func (s *store) needKnown(n int) int64 {
+	need := s.dir.need(s.toEnter)
 	if s.hs == nil {
-		return filterBytes + filterRoom(s.filterSize(n))
+		return need + filterBytes + filterRoom(s.filterSize(n))
 	}
 	f := s.hs.filter
 	if f == nil || !s.hs.unfiltered && f.room() >= n {
-		return 0
+		return need
 	}
 	known := f.n
 	for _, held := range s.hs.held {
 		known = max(known, held)
 	}
 	if known += n; known > s.maxSparse {
-		return s.dir.need(known)
+		need += s.dir.need(known)
 	}
-	return filterRoom(s.filterSize(known))
+	return need + filterRoom(s.filterSize(known))
 }
 
 // stepOf returns how many of the hashes one step may enter.

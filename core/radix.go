@@ -62,7 +62,8 @@ type Radix struct {
 	enterLoaded   bool                   // the hashes of what Loaders add are entered, and those of all that they have added are
 	some          [32 * segBlocks]uint64 // scratch of someHashes
 	entering      []Holder               // who become dense
-	due           int                    // hashes that are to be entered for them
+	toEnter       int                    // how many hashes they have in all
+	due           int                    // and how many are to be entered next
 	enteredAtOnce int
 	unfilled      int // holders from the first on, of whose filters some are to be filled (catchUp)
 	typical       int // hashes that the last filters have room for
@@ -95,12 +96,12 @@ type holderState struct {
 	inferred thinMap[struct{}] // hashes whose device copy is inferred
 
 	filter     *filter // of the hashes that it knows; nil if it is dense (sparse.go)
-	entering   bool    // it becomes dense (catchUp)
-	unfiltered bool    // the filter lacks some, and is made anew before it is asked
-	saved      int     // how many hashes it may have looked at in searches
-	fresh      int64   // blocks that it was the first to store
-	joins      bool    // it is dense as it stores little but what others have
-	joined     int64   // those that others had
+	entering   entering
+	unfiltered bool  // the filter lacks some, and is made anew before it is asked
+	saved      int   // how many hashes it may have looked at in searches
+	fresh      int64 // blocks that it was the first to store
+	joins      bool  // it is dense as it stores little but what others have
+	joined     int64 // those that others had
 }
 
 // NewRadix returns an empty index.
@@ -111,7 +112,7 @@ func NewRadix(opts Options) *Radix {
 		maxSparse:     maxSparse,
 		enteredAtOnce: enteredAtOnce,
 		joinedBound:   joinedBound,
-		asked:         maxSparse,
+		asked:         mostAsked,
 		key:           key,
 		dups:          keyedMap[homonyms]{entry: 40, key: key},
 		exceptions:    keyedMap[*exception]{entry: 16, key: key},

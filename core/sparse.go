@@ -6,23 +6,24 @@ package core
 // (see store.ended), what was asked for before, and what dense holders know as well. What the filter may
 // have, and neither its tails nor the directory lead the holder to, is searched for in its runs. Engines go on
 // where they stopped, so that is rare; a holder for which it is not becomes dense, for as long as
-// it has anything, and so does one that knows more than maxSparse hashes: that bounds a search. So does who stores little but
-// what others have, until it stores more of its own.
+// it has anything, and so does one that knows many more than maxSparse hashes: that bounds a search. So does who stores little
+// but what others have, until it stores more of its own.
 //
 // The filter has the hashes that its holder knows and no others: each goes when it ceases to be known, be it that of an
 // evicted ancestor. So a search is in vain for one hash in a million, whose tags are another's.
 
 const (
-	// Who is found to know more than maxSparse hashes when its filter is full becomes dense: twice as many are searched,
-	// or put in a filter, within the writer's longest stop; to come to a run takes as long as runCosts of them.
+	// Who knows more than maxSparse hashes becomes dense when its filter is nearly full, or is found to be: not many more
+	// are put in a filter, or searched, within the writer's longest stop; to come to a run takes as long as runCosts of them.
 	maxSparse = 1 << 17
 	runCosts  = 16
 
 	// To enter them in the directory takes five times as long. So that is done some at a time, for which stores pay
-	// (catchUp): the filter, which is half as large again, is not full before all are.
-	enteredAtOnce = 1 << 12
-	enteredFor    = 8 // by a stored block
+	// (catchUp), and the filter is mostly not full before all are.
+	enteredAtOnce = 1 << 9
+	enteredFor    = 6 // by a stored block
 	enteredForAny = 64
+	enteredPerRun = 4
 
 	// Who stores little but what others have has no need of a filter, and from so many hashes on takes no memory for
 	// each.
@@ -33,6 +34,8 @@ const (
 	searchedFor = 16
 	firstSaved  = maxSparse / 4
 	mostSaved   = 16 * maxSparse
+
+	mostAsked = 1 << 15 // filters that may be asked before others pay for it (enterForAll)
 )
 
 // filterOf returns the holder's filter, complete; nil if the holder is dense.
@@ -110,17 +113,16 @@ func (x *Radix) refill(h Holder, hs *holderState, n int) {
 
 // catchUp does some of what waits, with each store, of so many blocks: it goes on with who becomes dense, and else fills a
 // filter that a Loader has left to be, so that who asks about all holders does not wait for all of that.
-func (x *Radix) catchUp(blocks int) {
-	for len(x.entering) > 0 {
-		h := x.entering[0]
-		if hs := x.state(h); hs != nil && hs.entering {
-			if x.due += enteredForAny + enteredFor*blocks; x.due >= x.enteredAtOnce {
-				x.due = 0
-				x.enterSome(h, hs, x.enteredAtOnce)
-			}
-			return
+func (x *Radix) catchUp(h Holder, hs *holderState, blocks int) {
+	if hs != nil && hs.filter != nil && hs.filter.n > x.maxSparse && hs.filter.room() < hs.filter.n/4 {
+		x.becomeDense(h, hs)
+	}
+	if h, hs := x.nextDense(); hs != nil {
+		if x.due += enteredForAny + enteredFor*blocks; x.due >= x.enteredAtOnce {
+			x.enterSome(h, hs, x.due)
+			x.due = 0
 		}
-		x.entering = x.entering[1:]
+		return
 	}
 	for x.unfilled > 0 {
 		x.unfilled--
@@ -186,42 +188,66 @@ func (x *Radix) made(id uint32) *run {
 	return nil
 }
 
-// affordsDense reports whether the budget has room for entries of n hashes.
-func (x *Radix) affordsDense(n int) bool {
-	return x.opts.Budget == 0 || x.Memory().Total()+x.dir.need(n) <= x.opts.Budget
+// affordsDense reports whether the budget has room for the entries of a sparse holder's hashes, and those of who become dense.
+func (x *Radix) affordsDense(hs *holderState) bool {
+	return x.opts.Budget == 0 || hs.entering.hashes > 0 || x.Memory().Total()+x.dir.need(hs.filter.n+x.toEnter) <= x.opts.Budget
+}
+
+// entering is how far a sparse holder is on its way to become dense.
+type entering struct {
+	hashes int    // that it knew when it set out; 0: it is not on its way
+	at     uint32 // in its list of runs, of which those before are entered
+	pos    uint32 // and what is before it in that run
 }
 
 // becomeDense has what the holder knows entered, some with each store from now on. Until all is, it is sparse.
 func (x *Radix) becomeDense(h Holder, hs *holderState) {
-	if !hs.entering {
-		hs.entering = true
+	if hs.entering.hashes == 0 {
+		hs.entering = entering{hashes: max(hs.filter.n, 1)}
+		x.toEnter += hs.entering.hashes
 		x.entering = append(x.entering, h)
 	}
 }
 
-// enterSome enters so many of the hashes that a sparse holder knows, and makes it dense if those were all. It reports whether
-// they were.
+// nextDense returns who is the first to become dense, or nil.
+func (x *Radix) nextDense() (Holder, *holderState) {
+	for ; len(x.entering) > 0; x.entering = x.entering[1:] {
+		if hs := x.state(x.entering[0]); hs != nil && hs.entering.hashes > 0 {
+			return x.entering[0], hs
+		}
+	}
+	return 0, nil
+}
+
+// enterSome enters about so many of the hashes that a sparse holder knows, and makes it dense when it has been through its list of
+// runs. It reports whether it has. What it has missed, as the list is swept meanwhile, or it is an ancestor's, is
+// entered then: so nothing has to be moved with it.
 func (x *Radix) enterSome(h Holder, hs *holderState, left int) (dense bool) {
-	enter := func(r *run, lo, hi uint32) {
-		for lo < hi && left > 0 {
-			end := lo + min(hi-lo, uint32(left))
-			left -= x.enterRange(r, lo, end)
-			lo = end
+	x.becomeDense(h, hs)
+	e := &hs.entering
+	for ; int(e.at) < hs.runs.len(); e.at, e.pos = e.at+1, 0 {
+		left -= enteredPerRun
+		r := x.made(hs.runs.at(e.at))
+		if r == nil {
+			continue
 		}
-	}
-	x.eachPresent(h, hs, func(r *run, ex *exception) bool {
-		if ex != nil {
-			ex.layers[0].known.each(func(lo, hi uint32) { enter(r, lo, hi) })
+		end := uint32(0)
+		if ex := x.exceptionOf(r, h); ex != nil {
+			end = ex.layers[0].known.end()
 		} else {
-			n, _ := x.ordinaryLens(r, h)
-			enter(r, 0, n)
+			end, _ = x.ordinaryLens(r, h)
 		}
-		return left > 0
-	})
-	if left > 0 {
-		x.makeDense(h, hs)
+		for e.pos < end {
+			if left <= 0 {
+				return false
+			}
+			n := min(end-e.pos, probeHashes)
+			left -= max(x.enterRange(r, e.pos, e.pos+n), 1)
+			e.pos += n
+		}
 	}
-	return left > 0
+	x.makeDense(h, hs)
+	return true
 }
 
 // makeDense enters all that the holder knows, and from here on what it comes to know.
@@ -248,7 +274,8 @@ func (x *Radix) makeSparse(hs *holderState) {
 func (x *Radix) dropFilter(hs *holderState) {
 	if hs.filter != nil {
 		x.mem.Holders -= hs.filter.bytes()
-		hs.filter, hs.unfiltered, hs.entering = nil, false, false
+		x.toEnter -= hs.entering.hashes
+		hs.filter, hs.unfiltered, hs.entering = nil, false, entering{}
 		x.sparse--
 	}
 }
@@ -356,7 +383,7 @@ func (x *Radix) lookupSparse(h Holder, hs *holderState, hash uint64) (position, 
 			return p, true
 		}
 	}
-	if hs.saved < f.n && x.affordsDense(f.n) && x.enterSome(h, hs, 4*x.enteredAtOnce) {
+	if hs.saved < f.n && x.affordsDense(hs) && x.enterSome(h, hs, 4*x.enteredAtOnce) {
 		return x.lookup(h, hash)
 	}
 	return x.search(h, hs, hash)
@@ -416,17 +443,19 @@ func (x *Radix) enterForAll(hash uint64) {
 	if x.asked >= 0 {
 		return
 	}
-	// Who is asked about so often is better off dense: those who come, and of those who are there one each time.
+	// Who is asked about so often is better off dense: those who come, and of those who are there one after the other.
+	if h, hs := x.nextDense(); hs != nil {
+		x.asked += min(hs.entering.hashes, x.enteredAtOnce)
+		x.enterSome(h, hs, x.enteredAtOnce)
+		return
+	}
 	for range x.holders {
 		x.turn = (x.turn + 1) % len(x.holders)
-		hs := x.holders[x.turn]
-		if hs == nil || hs.filter == nil || hs.leaving {
-			continue
+		if hs := x.holders[x.turn]; hs != nil && hs.filter != nil && !hs.leaving {
+			if x.affordsDense(hs) {
+				x.becomeDense(Holder(x.turn), hs)
+			}
+			return
 		}
-		if x.affordsDense(hs.filter.n) {
-			x.asked += min(hs.filter.n, x.enteredAtOnce)
-			x.enterSome(Holder(x.turn), hs, x.enteredAtOnce)
-		}
-		return
 	}
 }

@@ -25,8 +25,9 @@ type store struct {
 
 // Store implements Index.
 func (x *Radix) Store(h Holder, ev *event.Event, countCopies bool) Outcome {
-	x.catchUp(len(ev.Engine))
-	s := store{Radix: x, h: h, hs: x.state(h), tier: int(ev.Tier), copies: countCopies}
+	hs := x.state(h)
+	x.catchUp(h, hs, len(ev.Engine))
+	s := store{Radix: x, h: h, hs: hs, tier: int(ev.Tier), copies: countCopies}
 	switch {
 	case s.appendOne(ev):
 		if len(x.looseIDs) > 0 {
@@ -443,7 +444,7 @@ func (s *store) count(n int) {
 	s.out.Stored += n
 	s.hs.held[s.tier] += n
 	s.hs.saved = min(s.hs.saved+searchedFor*n, mostSaved)
-	s.asked = min(s.asked+n, maxSparse)
+	s.asked = min(s.asked+n, mostAsked)
 	s.total += n
 	s.owed += n
 	s.earn(n)
