@@ -76,8 +76,10 @@ func (x *Radix) need(n int) int64 {
 
 // needKnown returns what it may take that the holder comes to know n hashes: a larger filter, or that it becomes dense; and what
 // those take who are on their way to that.
-func (s *store) needKnown(n int) int64 {
-	need := s.dir.need(s.toEnter)
+func (s *store) needKnown(n int) (need int64) {
+	if s.toEnter > 0 {
+		need = s.dir.need(s.toEnter)
+	}
 	if s.hs == nil {
 		return need + filterBytes + filterRoom(s.filterSize(n))
 	}
