@@ -272,14 +272,14 @@ func (l *Loader) learnAbove(r *run, h Holder) {
 	}
 }
 
-// bound makes the holder dense before it has too many hashes for a sparse one. It is mostly not the only one, so all that
-// was loaded is entered then, and what will be: whom that concerns needs nothing else.
+// bound makes the holder dense before it has too many hashes for a sparse one, or for one that becomes dense later on. It is
+// mostly not the only one, so all that was loaded is entered then, and what will be: whom that concerns needs nothing else.
 func (l *Loader) bound(h Holder, hs *holderState, more int) {
 	x := l.x
 	for _, n := range hs.held {
 		more += n
 	}
-	if hs.filter == nil || more <= x.maxSparse {
+	if hs.filter == nil || more <= x.maxSparse*3/2 {
 		return
 	}
 	if !x.enterLoaded {

@@ -351,7 +351,7 @@ func TestTheLastBlockNeedNotBeEntered(t *testing.T) {
 func TestWhoIsLoadedWithManyIsDense(t *testing.T) {
 	racetest.Without(t, "one goroutine does all")
 	f := newFiller(55)
-	for range 4 {
+	for range 5 {
 		c := f.hashes(40_000)
 		f.store(0, c, c)
 	}
@@ -365,7 +365,7 @@ func TestWhoIsLoadedWithManyIsDense(t *testing.T) {
 		}
 	}
 	if y.IsSparse(0) || !y.IsSparse(1) {
-		t.Errorf("of 160,000 hashes: sparse is %v; of 1,000: %v", y.IsSparse(0), y.IsSparse(1))
+		t.Errorf("of 200,000 hashes: sparse is %v; of 1,000: %v", y.IsSparse(0), y.IsSparse(1))
 	}
 	if err := y.Check(); err != nil {
 		t.Error(err)
