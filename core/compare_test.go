@@ -74,7 +74,7 @@ func TestContentIsComparedAcrossPieces(t *testing.T) {
 	for name, match := range match {
 		t.Run(name, func(t *testing.T) {
 			for _, n := range append(edges[1:], all) {
-				c := newContent(local[:n])
+				c := newContent(local[:n], n)
 				for _, from := range edges {
 					if from >= n {
 						break
@@ -106,7 +106,7 @@ func TestContentIsComparedAcrossPieces(t *testing.T) {
 	for i := range long {
 		long[i] = uint64(i)
 	}
-	c := newContent(long)
+	c := newContent(long, len(long))
 	for _, differ := range []int{0, matchAtOnce - 1, matchAtOnce, matchAtOnce + 1, 2 * matchAtOnce, len(long) - 1, len(long)} {
 		for _, from := range []int{0, 3, 256} {
 			asked := slices.Clone(long[from:])
@@ -130,7 +130,7 @@ func TestContentOfEveryLength(t *testing.T) {
 	for i := range local {
 		local[i] = uint64(i)*0x9E3779B97F4A7C15 + 1
 	}
-	c := newContent(local)
+	c := newContent(local, len(local))
 	memory := make([]uint64, most+8)
 	for n := 1; n <= most; n++ {
 		from := n * 7 % 64

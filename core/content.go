@@ -14,9 +14,9 @@ const (
 	pieceBlocks = 1 << pieceBits
 )
 
-// newContent returns a copy of local as content.
-func newContent(local []uint64) content {
-	c := content{}.with(0, len(local), true)
+// newContent returns a copy of local as content, with room for total.
+func newContent(local []uint64, total int) content {
+	c := content{}.with(0, total, true)
 	c.write(0, local)
 	return c
 }

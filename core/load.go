@@ -58,7 +58,7 @@ func (l *Loader) Add(p *Piece) error {
 	r := x.newRun(parent, p.Offset, p.Local[0])
 	x.expectHashes(r, n)
 	x.putHashes(r, 0, p.Engine[:n])
-	b := x.newBody(newContent(p.Local), n)
+	b := x.newBody(newContent(p.Local, int(n)), n)
 	es := x.entries[:0]
 	for _, held := range p.Held {
 		es = append(es, entry(held.Holder, held.Blocks))

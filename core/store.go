@@ -275,7 +275,11 @@ func (s *store) storeNew(r *run, o uint32, hashes, local []uint64) (int, *run, u
 	k, old, again := s.enterAll(t, base, hashes)
 	s.hs.fresh += int64(k)
 	if fresh {
-		t.publish(s.newBody(newContent(local[:k]), uint32(k)))
+		total := k
+		if k >= pieceBlocks { // a prompt: what an engine generates for it mostly follows
+			total = withSlack(k)
+		}
+		t.publish(s.newBody(newContent(local[:k], total), uint32(k)))
 	} else {
 		b := s.roomFor(t, k)
 		b.data.write(base, local[:k])

@@ -391,7 +391,7 @@ func TestCacheGroupsShareTheBudget(t *testing.T) {
 			t.Fatal(err)
 		}
 		next, refused := uint64(0), 0
-		for step := range 1200 {
+		for step := range 2400 {
 			group := uint8(0)
 			if kind == "groups first" && step < 600 || kind == "a dump" {
 				group = 2
