@@ -176,3 +176,9 @@ TEXT ·askChildren(SB), NOSPLIT, $0-8
 	CMOVQEQ    24(SI), AX // or else table
 	PREFETCHT0 (AX)
 	RET
+
+// func askWord(p *uint64)
+TEXT ·askWord(SB), NOSPLIT, $0-8
+	MOVQ       p+0(FP), AX
+	PREFETCHT0 (AX)
+	RET

@@ -362,6 +362,7 @@ func (s *store) enterAll(t *run, base uint32, hashes []uint64) (k int, old posit
 // hand, and the other one is made anew.
 func (x *Radix) Prefetch(h Holder, ev *event.Event) {
 	x.now, x.ahead = x.ahead, x.now
+	askFirst(ev.Local)
 	if hs := x.state(h); hs != nil && hs.filter != nil {
 		x.ahead.named = 0
 		hs.filter.ask(&x.key, ev.Engine)

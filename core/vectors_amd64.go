@@ -84,6 +84,16 @@ func (f *filter) ask(key *hasher, hashes []uint64) {
 	}
 }
 
+// askFirst asks for the first words.
+func askFirst(words []uint64) {
+	if len(words) > 0 {
+		askWord(unsafe.SliceData(words))
+	}
+}
+
+//go:noescape
+func askWord(p *uint64)
+
 //go:noescape
 func askHomes(f *filter, key *hasher, hashes *uint64, n int)
 

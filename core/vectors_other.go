@@ -25,6 +25,8 @@ func removeAt(at []aim, blocks []uint32) (n int, late uint32) { return removeEac
 
 func (a *arena) ask([]uint32) {}
 
+func askFirst([]uint64) {}
+
 func (f *filter) ask(*hasher, []uint64) {}
 
 func addVector(*filter, *hasher, *uint64, int) int { return 0 }
