@@ -251,9 +251,9 @@ func (d *directory) shrinkTop() {
 
 // need returns how many bytes n more entries may take. A leaf splits once in a thousand
 // entries and more, but all may be close to it at once: one in sixteen is beyond what
-// chance brings. A split has two new pages before it frees one.
+// chance brings. Those that come of it split in turn once they have as many. A split has two new pages before it frees one.
 func (d *directory) need(n int) int64 {
-	pages := min(n/16, d.leaves) + 2
+	pages := min(n/16, d.leaves+n/(leafHigh*15/32)) + 2
 	b := int64(cap(d.top))*refBytes + int64(pages)*leafBytes
 	if pages -= d.pages.free(); pages <= 0 {
 		return b

@@ -124,6 +124,35 @@ func TestReservedRoomIsUsedAndGivenBack(t *testing.T) {
 	}
 }
 
+// TestWhatIsSetAsideForManyIsEnough: of who becomes dense more hashes are entered than most directories of sparse
+// holders have.
+func TestWhatIsSetAsideForManyIsEnough(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 3))
+	a := &arena{stock: new(hugemem.Stock)}
+	defer a.reset()
+	for _, have := range []int{0, 100, leafHigh, 8 * leafHigh, 100_000} {
+		for _, n := range []int{64, 1024, 4 * leafHigh, 40_000, 400_000} {
+			d := &directory{arena: a, pages: &pages{stock: a.stock}}
+			fill := func(n int) {
+				for i := 0; i < n; i += segBlocks {
+					s := a.alloc(1, 0, 0)
+					for j := range a.hashes(s)[:min(segBlocks, n-i)] {
+						a.hashes(s)[j] = r.Uint64()
+						d.insert(a.hashes(s)[j], s<<segBits|uint32(j))
+					}
+				}
+			}
+			fill(have)
+			was, need := d.bytes(), d.need(n)
+			fill(n)
+			if took := d.bytes() - was; took > need+stepSlack {
+				t.Errorf("%d entries beside %d took %d bytes, set aside %d", n, have, took, need)
+			}
+			d.pages.reset()
+		}
+	}
+}
+
 // TestSearchesStayShort: however long entries come and go, chunks know about which of their
 // entries stand elsewhere. They did not: counts stuck, and each search became long.
 func TestSearchesStayShort(t *testing.T) {
