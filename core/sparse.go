@@ -80,9 +80,6 @@ func (x *Radix) refill(h Holder, hs *holderState, n int) {
 		x.makeDense(h, hs)
 		return
 	}
-	if hs.joins || size > x.maxSparse {
-		x.becomeDense(h, hs)
-	}
 	room := x.filterSize(known + n)
 	x.typical = max(x.typical*7/8, room)
 	f := newFilter(room)
@@ -109,6 +106,9 @@ func (x *Radix) refill(h Holder, hs *holderState, n int) {
 	})
 	x.mem.Holders += f.bytes() - hs.filter.bytes()
 	hs.filter, hs.unfiltered = f, false
+	if hs.joins || size > x.maxSparse {
+		x.becomeDense(h, hs)
+	}
 }
 
 // catchUp does some of what waits, with each store, of so many blocks: it goes on with who becomes dense, and else fills a
@@ -200,9 +200,10 @@ type entering struct {
 	pos    uint32 // and what is before it in that run
 }
 
-// becomeDense has what the holder knows entered, some with each store from now on. Until all is, it is sparse.
+// becomeDense has what the holder knows entered, some with each store from now on, if the budget has room for that. Until all
+// is, it is sparse.
 func (x *Radix) becomeDense(h Holder, hs *holderState) {
-	if hs.entering.hashes == 0 {
+	if hs.entering.hashes == 0 && x.affordsDense(hs) {
 		hs.entering = entering{hashes: max(hs.filter.n, 1)}
 		x.toEnter += hs.entering.hashes
 		x.entering = append(x.entering, h)
@@ -452,9 +453,7 @@ func (x *Radix) enterForAll(hash uint64) {
 	for range x.holders {
 		x.turn = (x.turn + 1) % len(x.holders)
 		if hs := x.holders[x.turn]; hs != nil && hs.filter != nil && !hs.leaving {
-			if x.affordsDense(hs) {
-				x.becomeDense(Holder(x.turn), hs)
-			}
+			x.becomeDense(Holder(x.turn), hs)
 			return
 		}
 	}

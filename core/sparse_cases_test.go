@@ -473,3 +473,41 @@ func TestAskingKeepsTheBudget(t *testing.T) {
 		t.Errorf("%d of %d holders are dense", dense, holders)
 	}
 }
+
+// TestManyBecomeDenseWithinTheBudget: where all come to know too many at once, no more is granted to others than leaves them
+// what they take for it.
+func TestManyBecomeDenseWithinTheBudget(t *testing.T) {
+	racetest.Without(t, "one goroutine does all")
+	const holders, bound, each = 64, 1 << 13, 64
+	fill := func(budget int64, blocks int) (most int64, dense int) {
+		f := &filler{core.NewRadix(core.Options{Budget: budget}), rand.New(rand.NewPCG(59, 3)), 1}
+		f.SetSparse(bound)
+		for range blocks / each {
+			for h := range holders {
+				c := f.hashes(each)
+				f.store(h, c, c)
+				most = max(most, f.Memory().Total())
+			}
+		}
+		for h := range core.Holder(holders) {
+			if !f.IsSparse(h) {
+				dense++
+			}
+		}
+		return most, dense
+	}
+	before, _ := fill(0, bound*3/4)
+	after, _ := fill(0, bound*3/2)
+	dense := 0
+	for granted := before; granted < after; granted += (after - before) / 24 {
+		budget := min(granted*16/17, granted-4<<20)
+		most, n := fill(budget, bound*3/2)
+		if over := most - budget - max(budget/16, 4<<20); over > 0 {
+			t.Errorf("with %d bytes granted, %d KiB more are taken", granted, over>>10)
+		}
+		dense += n
+	}
+	if dense == 0 {
+		t.Error("nobody is dense")
+	}
+}
