@@ -128,13 +128,11 @@ func (x *Radix) ClearSome(h Holder, amount int) (left bool) {
 		x.mem.Holders -= hs.runs.bytes(4)
 		hs.runs.cut(n)
 		x.mem.Holders += hs.runs.bytes(4)
-		if hs.leaving = n > 0; hs.leaving {
-			x.active--
-		} // else the rest are ancestors of what a Loader was to add, and go as that finishes
+		x.active--
 	}
 	x.mergePending()
 	x.releaseHolder(h)
-	return hs.live > 0 && hs.leaving
+	return hs.live > 0
 }
 
 // clearEnd takes the last of what the holder has or knows in r away, on all tiers: about as many blocks as told, and
@@ -150,12 +148,12 @@ func (s *store) clearEnd(r *run, amount uint32) (n uint32) {
 		return n
 	}
 	end := ex.end()
-	if end == 0 {
+	if end == 0 && s.childRunsOf(r, s.h) > 0 {
 		return 0 // it goes with what is below
 	}
 	s.preserve(r)
-	lo := end - min(end, amount)
-	if p := ex.pile; p != nil { // one by one: there may be thousands at one position
+	lo := end - min(end, amount) // of nothing, where a Loader was to add what is below
+	if p := ex.pile; p != nil {  // one by one: there may be thousands at one position
 		for n = 1; ; n++ {
 			lo = p.known.end() - 1
 			at := p.heaps.m[uint64(lo)]
@@ -167,7 +165,7 @@ func (s *store) clearEnd(r *run, amount uint32) (n uint32) {
 		for i := range ex.layers {
 			s.clearLayer(ex, i, lo, end)
 		}
-		n = end - lo
+		n = max(end-lo, 1)
 	}
 	s.recomputeBytes(ex)
 	s.recomputeCoverage(ex, lo, math.MaxUint32)

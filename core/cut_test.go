@@ -206,6 +206,7 @@ func TestPiecesOfNoCutAreRefused(t *testing.T) {
 		"root at offset":   func(p *core.Piece) { p.Offset = 1 },
 		"taken number":     func(p *core.Piece) { p.Local[0] = 9; p.Number = 1 },
 		"taken first hash": func(p *core.Piece) { p.Local[0] = 1 },
+		"as its parent":    func(p *core.Piece) { p.Parent, p.Offset, p.Local[0] = 1, 1, 2 },
 	} {
 		x := core.NewRadix(core.Options{})
 		l := x.NewLoader(0)

@@ -110,7 +110,7 @@ func (m *removal) dropOne(ev *event.Event) bool {
 		m.unhold(r, b, left, n)
 		return true
 	}
-	if !alone || wasteful(b.data.room(), left) || b.children.Load().maxOff() >= left {
+	if !alone || wasteful(b.data.room(), left) || max(b.children.Load().maxOff(), r.awaited) >= left {
 		return false
 	}
 	m.preserve(r)

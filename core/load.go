@@ -90,6 +90,7 @@ func (l *Loader) Add(p *Piece) error {
 		l.refused = r
 	}
 	if len(p.Children) > 0 {
+		r.awaited = min(slices.Max(p.Children), n)
 		l.runs[p.Number] = &loaded{r, len(p.Children)}
 	}
 	return err
@@ -100,6 +101,7 @@ func (l *Loader) Add(p *Piece) error {
 // Add of all loaders; where a load was broken off, once the holders are cleared.
 func (l *Loader) Finish() {
 	for _, up := range l.runs {
+		up.run.awaited = 0
 		l.release(up.run)
 	}
 	for r := l.refused; r != nil && r != l.x.root; {
@@ -122,6 +124,7 @@ func (l *Loader) release(r *run) {
 	}
 	for _, ex := range slices.Clone(r.exceptions) {
 		l.x.releasePresence(r, ex.holder, true)
+		l.x.releaseHolder(ex.holder)
 	}
 	l.x.shrink(r)
 }
@@ -147,13 +150,15 @@ func (l *Loader) check(p *Piece) (*run, error) {
 		}
 		parent = up.run
 		if up.left--; up.left == 0 {
+			parent.awaited = 0
 			delete(l.runs, p.Parent)
 		}
 	} else if p.Offset != 0 {
 		return nil, fmt.Errorf("%w: it leaves the root after block %d", ErrPiece, p.Offset)
 	}
-	if parent.body.Load().children.Load().find(p.Offset, p.Local[0]) != nil {
-		return parent, fmt.Errorf("%w: another run begins with its first block", ErrPiece)
+	b := parent.body.Load()
+	if b.children.Load().find(p.Offset, p.Local[0]) != nil || p.Offset < b.len() && b.data.at(p.Offset) == p.Local[0] {
+		return parent, fmt.Errorf("%w: its first block is there already", ErrPiece)
 	}
 	if l.runs[p.Number] != nil {
 		return parent, fmt.Errorf("%w: run %d is there already", ErrPiece, p.Number)

@@ -28,6 +28,7 @@ type run struct {
 	looked     uint32 // scratch of eachPresent
 	era        uint32 // the index's, if made since its last cut began, or given out in it
 	number     uint32 // in the last cut that it was given out in
+	awaited    uint32 // the highest offset at which a Loader may still add runs: those blocks stay
 }
 
 // body is what readers see of a run.
@@ -439,7 +440,7 @@ func (x *Radix) shrinkNow(r *run) {
 	for r != x.root {
 		b := r.body.Load()
 		n := b.len()
-		keep := b.children.Load().maxOff()
+		keep := max(b.children.Load().maxOff(), r.awaited)
 		for l := 0; l < 4 && keep < n; l++ {
 			b.eachHeldLen(l, func(_ Holder, held uint32) bool {
 				x.steps++

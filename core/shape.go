@@ -12,7 +12,7 @@ const swapHolders = 4
 // apart again and again.
 func (x *Radix) swappable(r *run, o uint32, count int) bool {
 	b := r.body.Load()
-	if int(b.len()-o) > count || len(r.exceptions) > 0 || b.tiers.Load() != nil || b.children.Load().forks(o) {
+	if int(b.len()-o) > count || o < r.awaited || len(r.exceptions) > 0 || b.tiers.Load() != nil || b.children.Load().forks(o) {
 		return false
 	}
 	all := r.crowd()
@@ -122,7 +122,7 @@ func (x *Radix) mergePending() {
 func (x *Radix) merge(r, c *run) {
 	rb, cb := r.body.Load(), c.body.Load()
 	n, k := rb.len(), cb.len()
-	if c.off != n || k > max(n, mergeMax) || cb.children.Load() != nil || len(r.exceptions)+len(c.exceptions) > 0 ||
+	if c.off != n || c.awaited > 0 || k > max(n, mergeMax) || cb.children.Load() != nil || len(r.exceptions)+len(c.exceptions) > 0 ||
 		rb.tiers.Load() != nil || cb.tiers.Load() != nil || !x.spend(r.crowd()) {
 		return
 	}
