@@ -52,7 +52,7 @@ type seg struct {
 	run     uint32 // 0: free
 	base    uint32
 	owner   uint32
-	entered uint32 // a bit for each block that the directory, or dups, has
+	entered uint32 // a bit for each block that the directory, or dups, has; above them, for each that may be closed (closedBlocks)
 }
 
 func (a *arena) at(b uint32) uint64 { return a.slabs[b>>(segBits+slabBits)].names[b&slabMask] }

@@ -170,6 +170,9 @@ func (x *Radix) checkTold() error {
 				if b == 0 {
 					continue
 				}
+				if !x.arena.mayBeClosed(b) {
+					return fmt.Errorf("block %d of hash %d is closed, and not marked so", b, e)
+				}
 				if _, ok := x.at(Holder(h), b); ok && f.closed.who.m[uint64(h)] != uint32(n) {
 					return fmt.Errorf("holder %d knows hash %d at closed block %d, and nobody was told", h, e, b)
 				}
@@ -179,8 +182,8 @@ func (x *Radix) checkTold() error {
 	for r := range x.allRuns() {
 		n := r.body.Load().len()
 		for i, s := range r.segs {
-			behind := min(segBlocks, max(0, int(n)-i*segBlocks))
-			if in := x.arena.head(s).entered &^ span(0, uint32(behind)); in != 0 {
+			there := span(0, uint32(min(segBlocks, max(0, int(n)-i*segBlocks))))
+			if in := x.arena.head(s).entered &^ (there<<segBlocks | there); in != 0 {
 				return fmt.Errorf("run %d of %d blocks: of segment %d, %b are entered", r.id, n, i, in)
 			}
 		}

@@ -40,7 +40,18 @@ func (a *arena) mark(blocks []uint32) {
 	}
 }
 
-func (a *arena) unmark(b uint32) { a.head(b >> segBits).entered &^= 1 << (b & (segBlocks - 1)) }
+func (a *arena) unmark(b uint32) {
+	a.head(b >> segBits).entered &^= (1<<segBlocks | 1) << (b & (segBlocks - 1))
+}
+
+// markClosed notes that a block which is entered is a closed one. It stays so when the block is moved among the open ones.
+func (a *arena) markClosed(b uint32) {
+	a.head(b >> segBits).entered |= 1 << segBlocks << (b & (segBlocks - 1))
+}
+
+func (a *arena) mayBeClosed(b uint32) bool {
+	return a.head(b>>segBits).entered>>segBlocks>>(b&(segBlocks-1))&1 != 0
+}
 
 // span returns the bits of a segment's blocks lo … hi-1.
 func span(lo, hi uint32) uint32 { return 1<<hi - 1<<lo }
@@ -129,7 +140,7 @@ func (x *Radix) lastEntered(r *run, lo, hi uint32, p *probe) (n int, at uint32) 
 		first := (hi - 1) &^ (segBlocks - 1)
 		hd := x.arena.head(s)
 		in := hd.entered & span(max(first, lo)-first, hi-first)
-		hd.entered &^= in
+		hd.entered &^= in | in<<segBlocks
 		for seg := x.arena.hashes(s); in != 0; n++ {
 			i := bits.Len32(in) - 1
 			in &^= 1 << i

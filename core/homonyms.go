@@ -46,6 +46,7 @@ func (x *Radix) enter(h Holder, e uint64, b uint32) {
 			f.closed = &closedBlocks{}
 		}
 		f.closed.add(b)
+		x.arena.markClosed(b)
 	}
 	x.dupRoom += f.bytes()
 	x.dups.set(e, f)
@@ -190,8 +191,12 @@ func (x *Radix) moveHash(e uint64, from, to uint32) {
 	if !x.arena.isEntered(from) {
 		return
 	}
+	closed := x.arena.mayBeClosed(from)
 	x.arena.unmark(from)
 	x.arena.mark([]uint32{to})
+	if closed {
+		x.arena.markClosed(to)
+	}
 	if x.dir.replace(e, from, to) {
 		return
 	}

@@ -1,5 +1,7 @@
 package core
 
+import "math/bits"
+
 // A holder is sparse or dense. Of a dense one each hash that it knows is in the directory. A sparse one
 // has a filter of the hashes that it knows, in which a new one shows in a few ns that it is new, and the
 // directory has those of its hashes alone that are likely to be asked for: near the ends of its events
@@ -291,8 +293,14 @@ func (x *Radix) learn(h Holder, hs *holderState, r *run, lo, hi uint32) {
 		return
 	}
 	x.enterRange(r, lo, hi) // first, so that it shows of which it is to be noted
-	for p := lo; p < hi && x.dups.n > 0; p++ {
-		x.noteKnows(h, x.arena.at(r.block(p)), r.block(p))
+	for ; lo < hi && x.dups.n > 0; lo = lo&^(segBlocks-1) + segBlocks {
+		s := r.segs[lo>>segBits]
+		in := span(lo&(segBlocks-1), min(segBlocks, hi-lo&^(segBlocks-1))) & (x.arena.head(s).entered >> segBlocks)
+		for ; in != 0; in &= in - 1 {
+			b := s<<segBits | uint32(bits.TrailingZeros32(in))
+			x.steps++
+			x.noteKnows(h, x.arena.at(b), b)
+		}
 	}
 }
 

@@ -145,6 +145,39 @@ func TestHoldersBecomeDenseInSteps(t *testing.T) {
 	}
 }
 
+// TestToBecomeDenseEndsWithAFewSteps, where hashes of others have many blocks, too.
+func TestToBecomeDenseEndsWithAFewSteps(t *testing.T) {
+	const bound, each, ranks = 1 << 13, 64, 8
+	f := newFiller(60)
+	again := f.hashes(200)
+	for h := 1; h <= ranks; h++ { // their own by the same hashes, of which some are in closed blocks
+		f.store(h, again, f.hashes(len(again)))
+		f.Turn(core.Holder(h))
+	}
+	f.store(0, again, f.hashes(len(again)))
+	for range bound / each {
+		c := f.hashes(each)
+		f.store(0, c, c)
+	}
+	f.Enter(0)
+	for i := 0; f.IsSparse(0); i++ {
+		c, steps := f.hashes(1), f.Steps()
+		if f.store(1, c, c); f.Steps()-steps > bound/8 {
+			t.Fatalf("%d steps for store %d", f.Steps()-steps, i)
+		}
+	}
+	if err := f.Check(); err != nil {
+		t.Fatal(err)
+	}
+	for i, e := range again {
+		n := 0
+		f.WhoKnows(e, func(core.Holder) bool { n++; return false })
+		if n != ranks+1 || !f.Knows(0, e) {
+			t.Fatalf("hash %d: %d holders", i, n)
+		}
+	}
+}
+
 // TestEnteringLateCostsNoMoreBesideMany: where a prompt's hashes mean other things to some, it costs whoever is the first to have
 // them entered no more, in steps and memory, that thousands know them already; and each of those is found.
 func TestEnteringLateCostsNoMoreBesideMany(t *testing.T) {
