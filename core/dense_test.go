@@ -1,0 +1,171 @@
+package core_test
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
+)
+
+// How holders become dense, some hashes at a time.
+
+// TestHoldersBecomeDenseInSteps: who comes to know too many, or cannot pay for a search, has them entered some at a time,
+// and so has no write wait for all of them; it is dense before its filter is full again.
+func TestHoldersBecomeDenseInSteps(t *testing.T) {
+	racetest.Without(t, "one goroutine does all")
+	const bound, each = 1 << 14, 64
+	f := newFiller(58)
+	f.SetSparse(bound)
+	f.SetEntered(500)
+	var all []uint64
+	stores, most := 0, 0
+	for ; len(all) < 3*bound && (len(all) == 0 || f.IsSparse(0)); stores++ {
+		c, steps := f.hashes(each), f.Steps()
+		before := f.Entered()
+		f.store(0, c, c)
+		if n := f.Entered() - before; len(all) > 0 {
+			most = max(most, n)
+		}
+		if took := f.Steps() - steps; took > 5*bound {
+			t.Fatalf("%d steps for one of %d blocks", took, each)
+		}
+		all = append(all, c...)
+	}
+	if f.IsSparse(0) || len(all) < bound*3/4 || len(all) > bound || most > 500+448+32+each {
+		t.Errorf("sparse: %v, with %d hashes; up to %d entered for one event", f.IsSparse(0), len(all), most)
+	}
+	if err := f.Check(); err != nil {
+		t.Fatal(err)
+	}
+
+	own := f.hashes(bound)
+	f.store(1, own, own)
+	f.remove(1, own[1000:1001])
+	f.SetSaved(0)
+	most = 0
+	for searches := range 16 {
+		before := f.Entered()
+		if !f.Knows(1, own[bound-100-searches*30]) {
+			t.Fatalf("search %d: not its own", searches)
+		}
+		most = max(most, f.Entered()-before)
+	}
+	if all := f.Entered(); most > 4*500+32+16 || all < bound-500 {
+		t.Errorf("%d are entered, up to %d for one search", all, most)
+	}
+	for range 20 {
+		f.store(0, f.hashes(1), f.hashes(1))
+	}
+	if n := f.Entering(); n > 0 || f.IsSparse(1) {
+		t.Errorf("%d become dense still", n)
+	}
+	if err := f.Check(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestALongChainBecomesDenseBeforeItsFilterIsFull, so that this is not made anew for what has no need of it soon.
+func TestALongChainBecomesDenseBeforeItsFilterIsFull(t *testing.T) {
+	const bound, each = 1 << 14, 64
+	f := newFiller(61)
+	f.SetSparse(bound)
+	c := f.hashes(bound * 9 / 10)
+	f.store(0, c, c)
+	for n := len(c); f.IsSparse(0); n += each {
+		last, steps := c[len(c)-1], f.Steps()
+		c = f.hashes(each)
+		if f.storeAfter(0, last, c, c); f.Steps()-steps > bound/2 {
+			t.Fatalf("%d steps to store more than %d hashes", f.Steps()-steps, n)
+		}
+	}
+}
+
+// TestToBecomeDenseEndsWithAFewSteps, where hashes of others have many blocks, too.
+func TestToBecomeDenseEndsWithAFewSteps(t *testing.T) {
+	const bound, each, ranks = 1 << 13, 64, 8
+	f := newFiller(60)
+	again := f.hashes(200)
+	for h := 1; h <= ranks; h++ { // their own by the same hashes, of which some are in closed blocks
+		f.store(h, again, f.hashes(len(again)))
+		f.Turn(core.Holder(h))
+	}
+	f.store(0, again, f.hashes(len(again)))
+	for range bound / each {
+		c := f.hashes(each)
+		f.store(0, c, c)
+	}
+	f.Enter(0)
+	for i := 0; f.IsSparse(0); i++ {
+		c, steps := f.hashes(1), f.Steps()
+		if f.store(1, c, c); f.Steps()-steps > bound/8 {
+			t.Fatalf("%d steps for store %d", f.Steps()-steps, i)
+		}
+	}
+	if err := f.Check(); err != nil {
+		t.Fatal(err)
+	}
+	for i, e := range again {
+		n := 0
+		f.WhoKnows(e, func(core.Holder) bool { n++; return false })
+		if n != ranks+1 || !f.Knows(0, e) {
+			t.Fatalf("hash %d: %d holders", i, n)
+		}
+	}
+}
+
+// TestWhoComesAgainIsSparse though it was about to become dense when it was cleared.
+func TestWhoComesAgainIsSparse(t *testing.T) {
+	f := newFiller(62)
+	for _, h := range []int{1, 0} {
+		c := f.hashes(2000)
+		f.store(h, c, c)
+	}
+	f.Enter(1)
+	f.Enter(0)
+	f.Clear(0, 0, true)
+	for range 60 {
+		f.store(0, f.hashes(2), f.hashes(2))
+	}
+	if !f.IsSparse(0) || f.IsSparse(1) || f.Entering() > 0 {
+		t.Errorf("sparse: %v, becoming dense: %d", f.IsSparse(0), f.Entering())
+	}
+}
+
+// TestManyBecomeDenseWithinTheBudget: where all come to know too many at once, no more is granted to others than leaves them
+// what they take for it.
+func TestManyBecomeDenseWithinTheBudget(t *testing.T) {
+	racetest.Without(t, "one goroutine does all")
+	const holders, bound, each = 64, 1 << 13, 64
+	fill := func(budget int64, blocks int) (most int64, dense int) {
+		f := &filler{core.NewRadix(core.Options{Budget: budget}), rand.New(rand.NewPCG(59, 3)), 1}
+		f.SetSparse(bound)
+		for range blocks / each {
+			for h := range holders {
+				c := f.hashes(each)
+				f.store(h, c, c)
+				most = max(most, f.Memory().Total())
+			}
+		}
+		for h := range core.Holder(holders) {
+			if !f.IsSparse(h) {
+				dense++
+			}
+		}
+		return most, dense
+	}
+	before, _ := fill(0, bound*3/4)
+	after, _ := fill(0, bound*3/2)
+	dense := 0
+	for granted := before; granted < after; granted += (after - before) / 24 {
+		budget := min(granted*16/17, granted-4<<20)
+		most, n := fill(budget, bound*3/2)
+		if over := most - budget - max(budget/16, 4<<20); over > 0 {
+			t.Errorf("with %d bytes granted, %d KiB more are taken", granted, over>>10)
+		}
+		dense += n
+	}
+	if dense == 0 {
+		t.Error("nobody is dense")
+	}
+}
