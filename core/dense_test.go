@@ -132,40 +132,68 @@ func TestWhoComesAgainIsSparse(t *testing.T) {
 	}
 }
 
-// TestManyBecomeDenseWithinTheBudget: where all come to know too many at once, no more is granted to others than leaves them
-// what they take for it.
+// TestManyBecomeDenseWithinTheBudget: where all come to know too many at once, by chains or by one that grows, no more is
+// granted to others than leaves them what they take for it.
 func TestManyBecomeDenseWithinTheBudget(t *testing.T) {
 	racetest.Without(t, "one goroutine does all")
-	const holders, bound, each = 64, 1 << 13, 64
-	fill := func(budget int64, blocks int) (most int64, dense int) {
-		f := &filler{core.NewRadix(core.Options{Budget: budget}), rand.New(rand.NewPCG(59, 3)), 1}
-		f.SetSparse(bound)
-		for range blocks / each {
-			for h := range holders {
-				c := f.hashes(each)
-				f.store(h, c, c)
-				most = max(most, f.Memory().Total())
+	const holders, bound, each = 200, 1 << 13, 128
+	for _, first := range []int{each, bound * 9 / 10} { // with room in the filter beyond the bound
+		fill := func(budget int64, blocks int) (most int64, dense int) {
+			f := &filler{core.NewRadix(core.Options{Budget: budget}), rand.New(rand.NewPCG(59, 3)), 1}
+			f.SetSparse(bound)
+			var last [holders]uint64
+			for n, k := 0, first; n < blocks; n, k = n+k, each {
+				for h := range holders {
+					c := f.hashes(k)
+					if n == 0 || first == each {
+						f.store(h, c, c)
+					} else {
+						f.storeAfter(h, last[h], c, c)
+					}
+					last[h] = c[k-1]
+					most = max(most, f.Memory().Total())
+				}
 			}
-		}
-		for h := range core.Holder(holders) {
-			if !f.IsSparse(h) {
-				dense++
+			for h := range core.Holder(holders) {
+				if !f.IsSparse(h) {
+					dense++
+				}
 			}
+			return most, dense
 		}
-		return most, dense
-	}
-	before, _ := fill(0, bound*3/4)
-	after, _ := fill(0, bound*3/2)
-	dense := 0
-	for granted := before; granted < after; granted += (after - before) / 24 {
-		budget := min(granted*16/17, granted-4<<20)
-		most, n := fill(budget, bound*3/2)
-		if over := most - budget - max(budget/16, 4<<20); over > 0 {
-			t.Errorf("with %d bytes granted, %d KiB more are taken", granted, over>>10)
+		before, _ := fill(0, bound)
+		after, _ := fill(0, bound*5/4)
+		dense := 0
+		for granted := before; granted < after+8<<20; granted += (after - before) / 8 {
+			budget := min(granted*16/17, granted-4<<20)
+			most, n := fill(budget, bound*5/4)
+			if over := most - budget - max(budget/16, 4<<20); over > 0 {
+				t.Errorf("%d blocks first, with %d bytes granted: %d KiB more are taken", first, granted, over>>10)
+			}
+			dense += n
 		}
-		dense += n
+		if dense == 0 {
+			t.Errorf("%d blocks first: nobody is dense", first)
+		}
 	}
-	if dense == 0 {
-		t.Error("nobody is dense")
+}
+
+// TestNoMoreBecomeDenseThanThereIsRoomFor: who is noted is counted before it is entered.
+func TestNoMoreBecomeDenseThanThereIsRoomFor(t *testing.T) {
+	const holders, each = 12, 30_000
+	fill := func(budget int64) *filler {
+		f := &filler{core.NewRadix(core.Options{Budget: budget}), rand.New(rand.NewPCG(63, 3)), 1}
+		for h := range holders {
+			c := f.hashes(each)
+			f.store(h, c, c)
+		}
+		return f
+	}
+	f := fill(fill(0).Memory().Total() + 2<<20)
+	for h := range core.Holder(holders) {
+		f.Enter(h)
+	}
+	if n := f.Entering(); n < 2 || n > 6 {
+		t.Errorf("%d holders of %d hashes are to become dense in 2 MiB", n, each)
 	}
 }
