@@ -197,3 +197,24 @@ func TestNoMoreBecomeDenseThanThereIsRoomFor(t *testing.T) {
 		t.Errorf("%d holders of %d hashes are to become dense in 2 MiB", n, each)
 	}
 }
+
+// TestWhoJoinsManyBecomesDenseInSteps: a holder of many hashes that comes to store little but what others have.
+func TestWhoJoinsManyBecomesDenseInSteps(t *testing.T) {
+	f := newFiller(64)
+	own, others := f.hashes(600), f.hashes(20_000)
+	f.store(0, others, others)
+	f.store(1, own, own)
+	f.store(1, others, others)
+	if !f.IsSparse(1) || f.Entering() != 1 {
+		t.Errorf("sparse: %v, becoming dense: %d", f.IsSparse(1), f.Entering())
+	}
+	for range 400 {
+		f.store(0, f.hashes(1), f.hashes(1))
+	}
+	if f.IsSparse(1) || !f.IsSparse(0) {
+		t.Errorf("who joins is sparse: %v, who does not: %v", f.IsSparse(1), f.IsSparse(0))
+	}
+	if err := f.Check(); err != nil {
+		t.Error(err)
+	}
+}
