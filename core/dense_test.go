@@ -218,3 +218,62 @@ func TestWhoJoinsManyBecomesDenseInSteps(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestLargeFiltersOfOthersMakeNone: that others know more than a sparse one does gives nobody's filter room for as many.
+func TestLargeFiltersOfOthersMakeNone(t *testing.T) {
+	const bound, each = 1 << 12, 64
+	f := newFiller(63)
+	f.SetSparse(bound)
+	large := f.hashes(bound * 7 / 4)
+	f.store(0, large, large)
+	c := f.hashes(bound / 4)
+	f.store(1, c, c)
+	n := len(c)
+	for ; n < 3*bound && f.IsSparse(1); n += each {
+		next := f.hashes(each)
+		f.storeAfter(1, c[len(c)-1], next, next)
+		c = next
+	}
+	if n < bound || n > bound*3/2 {
+		t.Errorf("dense with %d hashes, where %d are many", n, bound)
+	}
+}
+
+// TestOthersOfTheBudgetLeaveNoRoomToBecomeDense: who shares a budget with others that use it becomes dense neither for being
+// asked about nor for searches.
+func TestOthersOfTheBudgetLeaveNoRoomToBecomeDense(t *testing.T) {
+	const budget = 1 << 40
+	room := false
+	f := &filler{core.NewRadix(core.Options{Budget: budget, Share: func(have, _, most int64) (int64, bool) {
+		return have, room || most > budget // what stores of ranks below their share may go beyond
+	}}), rand.New(rand.NewPCG(62, 3)), 1}
+	var all [][]uint64
+	for h := range 10 {
+		all = append(all, f.hashes(500))
+		f.store(h, all[h], all[h])
+	}
+	ask := func() (dense int) {
+		for i := range 200 {
+			f.SetSaved(0)
+			f.SetAsked(0)
+			h := i % len(all)
+			if e := all[h][100+i]; i%2 == 0 && !f.Knows(core.Holder(h), e) {
+				t.Fatalf("holder %d does not know its hash %d", h, 100+i)
+			} else if got, ok := f.WhoKnows(e, func(core.Holder) bool { return true }); !ok || got != core.Holder(h) {
+				t.Fatalf("hash %d of holder %d is known to %d, %v", 100+i, h, got, ok)
+			}
+		}
+		for h := range core.Holder(len(all)) {
+			if !f.IsSparse(h) {
+				dense++
+			}
+		}
+		return dense
+	}
+	if n := ask(); n > 0 || f.Entering() > 0 {
+		t.Errorf("%d are dense, %d become so", n, f.Entering())
+	}
+	if room = true; ask() == 0 {
+		t.Error("with room nobody becomes dense either")
+	}
+}

@@ -141,7 +141,9 @@ func (x *Radix) catchUp(h Holder, hs *holderState, blocks int) {
 // filterSize returns for how many hashes room is made where there are so many: for half as many again, or up to four times
 // as many, where others know that many. As engines of a fleet mostly have as much memory as one another, filters
 // are made anew less often so.
-func (x *Radix) filterSize(known int) int { return max(known*3/2, min(known*4, x.typical)) }
+func (x *Radix) filterSize(known int) int {
+	return max(known*3/2, min(known*4, x.typical, x.maxSparse))
+}
 
 // refillFrom adds the shared hashes of r at lo … hi-1.
 func (x *Radix) refillFrom(f *filter, r *run, lo, hi uint32) {
@@ -192,7 +194,15 @@ func (x *Radix) made(id uint32) *run {
 
 // affordsDense reports whether the budget has room for the entries of a sparse holder's hashes, and those of who become dense.
 func (x *Radix) affordsDense(hs *holderState) bool {
-	return x.opts.Budget == 0 || hs.entering.hashes > 0 || x.Memory().Total()+x.dir.need(hs.filter.n+x.toEnter) <= x.opts.Budget
+	if x.opts.Budget == 0 || hs.entering.hashes > 0 {
+		return true
+	}
+	have, need := x.Memory().Total(), x.dir.need(hs.filter.n+x.toEnter)
+	granted := have+need <= x.opts.Budget
+	if x.opts.Share != nil {
+		_, granted = x.opts.Share(have, need, x.opts.Budget)
+	}
+	return granted
 }
 
 // entering is how far a sparse holder is on its way to become dense.
