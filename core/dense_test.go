@@ -226,7 +226,7 @@ func TestLargeFiltersOfOthersMakeNone(t *testing.T) {
 	f.SetSparse(bound)
 	large := f.hashes(bound * 7 / 4)
 	f.store(0, large, large)
-	c := f.hashes(bound / 4)
+	c := f.hashes(bound * 3 / 16)
 	f.store(1, c, c)
 	n := len(c)
 	for ; n < 3*bound && f.IsSparse(1); n += each {
