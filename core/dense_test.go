@@ -95,7 +95,7 @@ func TestToBecomeDenseEndsWithAFewSteps(t *testing.T) {
 		c := f.hashes(each)
 		f.store(0, c, c)
 	}
-	f.Enter(0)
+	println(f.Entered(), f.Held(0, device), f.Entries(0), f.Held(1, device)); f.Enter(0)
 	for i := 0; f.IsSparse(0); i++ {
 		c, steps := f.hashes(1), f.Steps()
 		if f.store(1, c, c); f.Steps()-steps > bound/8 {
@@ -122,7 +122,7 @@ func TestWhoComesAgainIsSparse(t *testing.T) {
 		f.store(h, c, c)
 	}
 	f.Enter(1)
-	f.Enter(0)
+	println(f.Entered(), f.Held(0, device), f.Entries(0), f.Held(1, device)); f.Enter(0)
 	f.Clear(0, 0, true)
 	for range 60 {
 		f.store(0, f.hashes(2), f.hashes(2))
@@ -236,6 +236,45 @@ func TestLargeFiltersOfOthersMakeNone(t *testing.T) {
 	}
 	if n < bound || n > bound*3/2 {
 		t.Errorf("dense with %d hashes, where %d are many", n, bound)
+	}
+}
+
+// TestEvictedAncestorsAreEnteredInSteps, too, of which the list of runs says nothing.
+func TestEvictedAncestorsAreEnteredInSteps(t *testing.T) {
+	const length, levels = 3000, 4
+	f := newFiller(64)
+	f.SetEntered(200)
+	trunk := f.hashes(length)
+	f.store(0, trunk, trunk)
+	var gone []uint64
+	for range levels {
+		last := trunk[len(trunk)-1]
+		longer := f.hashes(length + 1) // so that what follows is a run of its own
+		f.storeAfter(0, last, longer, longer)
+		gone = append(gone, longer...)
+		c := f.hashes(length)
+		f.storeAfter(0, last, c, c)
+		trunk = append(trunk, c...)
+	}
+	f.remove(0, trunk[:length*levels])
+	f.remove(0, gone)
+	for range 200 { // so that the list is swept
+		one := f.hashes(1)
+		f.store(0, one, one)
+		f.remove(0, one)
+	}
+	f.Enter(0)
+	before, most, stores := f.Entered(), 0, 0
+	for ; f.IsSparse(0) && stores < 2*levels*length; stores++ {
+		n := f.Entered()
+		f.store(1, f.hashes(1), f.hashes(1))
+		most = max(most, f.Entered()-n)
+	}
+	if f.IsSparse(0) || most > 200+70+32 || f.Entered()-before < length*levels {
+		t.Errorf("sparse: %v after %d stores; up to %d were entered for one, %d in all", f.IsSparse(0), stores, most, f.Entered()-before)
+	}
+	if err := f.Check(); err != nil {
+		t.Fatal(err)
 	}
 }
 

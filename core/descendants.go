@@ -80,8 +80,11 @@ func (x *Radix) childRunsOf(r *run, h Holder) uint32 {
 }
 
 // present reports whether h holds anything in r or below it.
-func (x *Radix) present(r *run, h Holder) bool {
-	return r.body.Load().heldLen(0, h) > 0 || x.exceptionOf(r, h) != nil || x.childRunsOf(r, h) > 0
+func (x *Radix) present(r *run, h Holder) bool { return x.isListed(r, h) || x.childRunsOf(r, h) > 0 }
+
+// isListed reports whether h holds anything in r itself: then r is in its list of runs.
+func (x *Radix) isListed(r *run, h Holder) bool {
+	return r.body.Load().heldLen(0, h) > 0 || x.exceptionOf(r, h) != nil
 }
 
 // descendantLimit returns how many leading blocks of r have, in a child run, blocks
@@ -207,7 +210,7 @@ func (x *Radix) sweepOn(amount int) {
 		}
 		id := hs.runs.at(uint32(s.at))
 		hs.runs.set(uint32(s.at), 0)
-		if r := x.run(id); r != nil && r != x.root && r.mark != s.mark && (r.body.Load().heldLen(0, s.h) > 0 || x.exceptionOf(r, s.h) != nil) {
+		if r := x.run(id); r != nil && r != x.root && r.mark != s.mark && x.isListed(r, s.h) {
 			r.mark = s.mark
 			hs.runs.set(uint32(s.keep), id)
 			s.keep++
@@ -247,7 +250,7 @@ func (x *Radix) releasePresence(r *run, h Holder, member bool) {
 			member = true
 			x.trimException(ex)
 		}
-		if r.body.Load().heldLen(0, h) > 0 || x.exceptionOf(r, h) != nil {
+		if x.isListed(r, h) {
 			return
 		}
 		if member {

@@ -171,7 +171,7 @@ func (x *Radix) eachPresent(h Holder, hs *holderState, f func(r *run, ex *except
 	}
 	for i := range hs.runs.len() {
 		r := x.made(hs.runs.at(uint32(i)))
-		if r == nil || r.looked == x.looks || r.body.Load().heldLen(0, h) == 0 && x.exceptionOf(r, h) == nil {
+		if r == nil || r.looked == x.looks || !x.isListed(r, h) {
 			continue
 		}
 		for ; r != x.root && r.looked != x.looks; r = r.parent {
@@ -209,7 +209,8 @@ func (x *Radix) affordsDense(hs *holderState) bool {
 type entering struct {
 	hashes int    // that it knew when it set out; 0: it is not on its way
 	at     uint32 // in its list of runs, of which those before are entered
-	pos    uint32 // and what is before it in that run
+	up     uint32 // of the run there, the one so many above it, as those are that it only knows what is above others in
+	pos    uint32 // and what is before that in there
 }
 
 // becomeDense has what the holder knows entered, some with each store from now on, if the budget has room for that. Until all
@@ -233,34 +234,48 @@ func (x *Radix) nextDense() (Holder, *holderState) {
 }
 
 // enterSome enters about so many of the hashes that a sparse holder knows, and makes it dense when it has been through its list of
-// runs. It reports whether it has. What it has missed, as the list is swept meanwhile, or it is an ancestor's, is
+// runs. It reports whether it has. What it has missed, as the list is swept and runs are joined meanwhile, is
 // entered then: so nothing has to be moved with it.
 func (x *Radix) enterSome(h Holder, hs *holderState, left int) (dense bool) {
 	x.becomeDense(h, hs)
 	e := &hs.entering
-	for ; int(e.at) < hs.runs.len(); e.at, e.pos = e.at+1, 0 {
+	for ; int(e.at) < hs.runs.len(); e.at, e.up, e.pos = e.at+1, 0, 0 {
+		if left <= 0 {
+			return false
+		}
 		left -= enteredPerRun
-		r := x.made(hs.runs.at(e.at))
+		r, end := x.made(hs.runs.at(e.at)), uint32(0)
 		if r == nil {
 			continue
 		}
-		end := uint32(0)
 		if ex := x.exceptionOf(r, h); ex != nil {
 			end = ex.layers[0].known.end()
 		} else {
 			end, _ = x.ordinaryLens(r, h)
 		}
-		for e.pos < end {
-			if left <= 0 {
-				return false
+		for up := uint32(0); up == 0 || r != x.root && !x.isListed(r, h); up++ {
+			if up == e.up {
+				if left -= x.enterOn(r, &e.pos, end, left); e.pos < end {
+					return false
+				}
+				e.up, e.pos = e.up+1, 0
 			}
-			n := min(end-e.pos, probeHashes)
-			left -= max(x.enterRange(r, e.pos, e.pos+n), 1)
-			e.pos += n
+			r, end = r.parent, r.off
 		}
 	}
 	x.makeDense(h, hs)
 	return true
+}
+
+// enterOn is enterRange from pos to end until about so many are entered. It moves pos on. Of what is entered already, up to a
+// probe's counts as one.
+func (x *Radix) enterOn(r *run, pos *uint32, end uint32, most int) (entered int) {
+	for *pos < end && entered < most {
+		n := min(end-*pos, probeHashes)
+		entered += max(x.enterRange(r, *pos, *pos+n), 1)
+		*pos += n
+	}
+	return entered
 }
 
 // makeDense enters all that the holder knows, and from here on what it comes to know.
