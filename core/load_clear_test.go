@@ -279,3 +279,43 @@ func TestWhoForgotAllIsClearedWhereItGoesOn(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestWhatIsAwaitedIsNotCutOff: the blocks that a Loader's next run hangs on stay when who has them removes them, at once or
+// one after the other.
+func TestWhatIsAwaitedIsNotCutOff(t *testing.T) {
+	f := newFiller(65)
+	c, end, other := f.hashes(40), f.hashes(5), f.hashes(3)
+	f.store(0, c, c)
+	f.storeAfter(0, c[39], end, end)
+	f.store(1, c, c)
+	f.storeAfter(1, c[39], other, other)
+	f.remove(1, c) // which it knows still, and does not hold
+	all := slices.Concat(c, end)
+	slices.Reverse(all)
+	for _, each := range []int{1, 7, len(all)} {
+		y := core.NewRadix(core.Options{})
+		l := y.NewLoader(0)
+		pieces := cutOf(f.Radix)
+		if len(pieces) != 2 {
+			t.Fatalf("%d pieces", len(pieces))
+		}
+		if err := l.Add(&pieces[0]); err != nil {
+			t.Fatal(err)
+		}
+		for some := range slices.Chunk(all, each) {
+			if n := y.Remove(0, &event.Event{Kind: event.Removed, Engine: some}, false).Removed; n != len(some) {
+				t.Fatalf("%d of %d blocks removed", n, len(some))
+			}
+		}
+		if err := l.Add(&pieces[1]); err != nil {
+			t.Fatalf("%d at a time: %v", each, err)
+		}
+		l.Finish()
+		if !y.Knows(1, c[39]) || !y.Knows(1, other[0]) || y.Held(1, device) != len(other) || y.Held(0, device) > 0 {
+			t.Errorf("%d at a time: held are %d and %d", each, y.Held(0, device), y.Held(1, device))
+		}
+		if err := y.Check(); err != nil {
+			t.Errorf("%d at a time: %v", each, err)
+		}
+	}
+}
