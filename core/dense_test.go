@@ -95,7 +95,8 @@ func TestToBecomeDenseEndsWithAFewSteps(t *testing.T) {
 		c := f.hashes(each)
 		f.store(0, c, c)
 	}
-	println(f.Entered(), f.Held(0, device), f.Entries(0), f.Held(1, device)); f.Enter(0)
+	println(f.Entered(), f.Held(0, device), f.Entries(0), f.Held(1, device))
+	f.Enter(0)
 	for i := 0; f.IsSparse(0); i++ {
 		c, steps := f.hashes(1), f.Steps()
 		if f.store(1, c, c); f.Steps()-steps > bound/8 {
@@ -122,7 +123,8 @@ func TestWhoComesAgainIsSparse(t *testing.T) {
 		f.store(h, c, c)
 	}
 	f.Enter(1)
-	println(f.Entered(), f.Held(0, device), f.Entries(0), f.Held(1, device)); f.Enter(0)
+	println(f.Entered(), f.Held(0, device), f.Entries(0), f.Held(1, device))
+	f.Enter(0)
 	f.Clear(0, 0, true)
 	for range 60 {
 		f.store(0, f.hashes(2), f.hashes(2))

@@ -30,7 +30,7 @@
 //	                                     │ exceptions  holder → holes, copies,  │
 //	                                     │             tiers, own hashes        │
 //	                                     └──────────────────────────────────────┘
-//	filter:      of one holder: which engine hashes it may know
+//	filter:      of one holder: the engine hashes that it knows, 24 bits of each
 //	tails:       of one holder: where its chains ended last
 //	directory:   engine hash ─► block number (segment, offset) ─► run and position
 //	descendants: (run, holder) ─► child runs in which the holder is present
@@ -57,8 +57,8 @@
 //   - The directory need not have every hash. What a write must know of a new one is that its holder
 //     does not know it: its filter says so, with 24 bits of each hash that it knows and no other
 //     memory, and only hashes that are likely to be asked for are entered. What the filter may have,
-//     and neither tails nor the directory lead to, is searched for in the holder's runs; a holder for which that is
-//     too often, or too long, has all of its hashes entered from then on (sparse.go).
+//     and neither tails nor the directory lead to, is searched for in the holder's runs. A holder for which that is
+//     too often, or which has more than 131,072 hashes, has all of them entered, some with each store (sparse.go).
 //   - Descendants keep the hashes of evicted ancestors known while something below is
 //     held. They count child runs, and know the highest offset among them.
 //   - An exception exists only for what is not ordinary: holes, lower tiers, copies
