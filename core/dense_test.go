@@ -95,7 +95,6 @@ func TestToBecomeDenseEndsWithAFewSteps(t *testing.T) {
 		c := f.hashes(each)
 		f.store(0, c, c)
 	}
-	println(f.Entered(), f.Held(0, device), f.Entries(0), f.Held(1, device))
 	f.Enter(0)
 	for i := 0; f.IsSparse(0); i++ {
 		c, steps := f.hashes(1), f.Steps()
@@ -123,7 +122,6 @@ func TestWhoComesAgainIsSparse(t *testing.T) {
 		f.store(h, c, c)
 	}
 	f.Enter(1)
-	println(f.Entered(), f.Held(0, device), f.Entries(0), f.Held(1, device))
 	f.Enter(0)
 	f.Clear(0, 0, true)
 	for range 60 {
