@@ -70,7 +70,8 @@ differ:
 
 // func matchPieces(p *uint64, room int, rest *[]uint64, local *uint64, n int) int
 //
-// As matchVector, from one piece to the next.
+// As matchVector, from one piece to the next, whose first lines are asked for: the processor fetches ahead within a piece,
+// once it has seen some of it.
 TEXT ·matchPieces(SB), NOSPLIT, $0-48
 	MOVQ p+0(FP), SI    // the piece, less the words before it
 	MOVQ room+8(FP), R10 // where it ends, or else all
@@ -83,6 +84,10 @@ piece:
 	CMPQ CX, R10
 	JLE  final
 	MOVQ (R11), R12 // the next piece: on its way while this one is compared
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	PREFETCHT0 128(R12)
+	PREFETCHT0 192(R12)
 	JMP  far
 
 final:
