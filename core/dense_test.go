@@ -19,8 +19,8 @@ func TestHoldersBecomeDenseInSteps(t *testing.T) {
 	f.SetSparse(bound)
 	f.SetEntered(500)
 	var all []uint64
-	stores, most := 0, 0
-	for ; len(all) < 3*bound && (len(all) == 0 || f.IsSparse(0)); stores++ {
+	most := 0
+	for len(all) < 3*bound && (len(all) == 0 || f.IsSparse(0)) {
 		c, steps := f.hashes(each), f.Steps()
 		before := f.Entered()
 		f.store(0, c, c)
@@ -65,6 +65,13 @@ func TestHoldersBecomeDenseInSteps(t *testing.T) {
 	}
 }
 
+// goOn stores so many blocks after the last of a chain, and returns them.
+func (f *filler) goOn(h int, chain []uint64, blocks int) []uint64 {
+	next := f.hashes(blocks)
+	f.storeAfter(h, chain[len(chain)-1], next, next)
+	return next
+}
+
 // TestALongChainBecomesDenseBeforeItsFilterIsFull, so that this is not made anew for what has no need of it soon.
 func TestALongChainBecomesDenseBeforeItsFilterIsFull(t *testing.T) {
 	const bound, each = 1 << 14, 64
@@ -73,9 +80,8 @@ func TestALongChainBecomesDenseBeforeItsFilterIsFull(t *testing.T) {
 	c := f.hashes(bound * 9 / 10)
 	f.store(0, c, c)
 	for n := len(c); f.IsSparse(0); n += each {
-		last, steps := c[len(c)-1], f.Steps()
-		c = f.hashes(each)
-		if f.storeAfter(0, last, c, c); f.Steps()-steps > bound/2 {
+		steps := f.Steps()
+		if c = f.goOn(0, c, each); f.Steps()-steps > bound/2 {
 			t.Fatalf("%d steps to store more than %d hashes", f.Steps()-steps, n)
 		}
 	}
@@ -141,16 +147,15 @@ func TestManyBecomeDenseWithinTheBudget(t *testing.T) {
 		fill := func(budget int64, blocks int) (most int64, dense int) {
 			f := &filler{core.NewRadix(core.Options{Budget: budget}), rand.New(rand.NewPCG(59, 3)), 1}
 			f.SetSparse(bound)
-			var last [holders]uint64
+			var last [holders][]uint64
 			for n, k := 0, first; n < blocks; n, k = n+k, each {
 				for h := range holders {
-					c := f.hashes(k)
 					if n == 0 || first == each {
-						f.store(h, c, c)
+						last[h] = f.hashes(k)
+						f.store(h, last[h], last[h])
 					} else {
-						f.storeAfter(h, last[h], c, c)
+						last[h] = f.goOn(h, last[h], k)
 					}
-					last[h] = c[k-1]
 					most = max(most, f.Memory().Total())
 				}
 			}
@@ -230,9 +235,7 @@ func TestLargeFiltersOfOthersMakeNone(t *testing.T) {
 	f.store(1, c, c)
 	n := len(c)
 	for ; n < 3*bound && f.IsSparse(1); n += each {
-		next := f.hashes(each)
-		f.storeAfter(1, c[len(c)-1], next, next)
-		c = next
+		c = f.goOn(1, c, each)
 	}
 	if n < bound || n > bound*3/2 {
 		t.Errorf("dense with %d hashes, where %d are many", n, bound)
@@ -248,13 +251,8 @@ func TestEvictedAncestorsAreEnteredInSteps(t *testing.T) {
 	f.store(0, trunk, trunk)
 	var gone []uint64
 	for range levels {
-		last := trunk[len(trunk)-1]
-		longer := f.hashes(length + 1) // so that what follows is a run of its own
-		f.storeAfter(0, last, longer, longer)
-		gone = append(gone, longer...)
-		c := f.hashes(length)
-		f.storeAfter(0, last, c, c)
-		trunk = append(trunk, c...)
+		gone = append(gone, f.goOn(0, trunk, length+1)...) // longer, so that what follows is a run of its own
+		trunk = append(trunk, f.goOn(0, trunk, length)...)
 	}
 	f.remove(0, trunk[:length*levels])
 	f.remove(0, gone)

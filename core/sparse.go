@@ -86,12 +86,10 @@ func (x *Radix) refill(h Holder, hs *holderState, n int) {
 	x.typical = max(x.typical*7/8, room)
 	f := newFilter(room)
 	x.eachPresent(h, hs, func(r *run, ex *exception) bool {
+		x.eachKnown(r, ex, h, func(lo, hi uint32) { x.refillFrom(f, r, lo, hi) })
 		if ex == nil {
-			n, _ := x.ordinaryLens(r, h)
-			x.refillFrom(f, r, 0, n)
 			return true
 		}
-		ex.layers[0].known.each(func(lo, hi uint32) { x.refillFrom(f, r, lo, hi) })
 		for i := 1; i < len(ex.layers); i++ {
 			ex.layers[i].known.each(func(lo, hi uint32) {
 				for p := lo; p < hi; p++ {
@@ -184,6 +182,24 @@ func (x *Radix) eachPresent(h Holder, hs *holderState, f func(r *run, ex *except
 	}
 }
 
+// eachKnown calls f for each stretch of r's shared hashes that the holder knows, whose exception there is ex.
+func (x *Radix) eachKnown(r *run, ex *exception, h Holder, f func(lo, hi uint32)) {
+	if ex != nil {
+		ex.layers[0].known.each(f)
+	} else {
+		f(0, x.knownEnd(r, ex, h))
+	}
+}
+
+// knownEnd returns where the last of them ends.
+func (x *Radix) knownEnd(r *run, ex *exception, h Holder) uint32 {
+	if ex != nil {
+		return ex.layers[0].known.end()
+	}
+	n, _ := x.ordinaryLens(r, h)
+	return n
+}
+
 // made returns a run by its id: nil if there is none but the root, or one that is being made.
 func (x *Radix) made(id uint32) *run {
 	if r := x.run(id); r != nil && r != x.root && r.body.Load() != nil {
@@ -192,12 +208,12 @@ func (x *Radix) made(id uint32) *run {
 	return nil
 }
 
-// affordsDense reports whether the budget has room for the entries of a sparse holder's hashes, and those of who become dense.
-func (x *Radix) affordsDense(hs *holderState) bool {
-	if x.opts.Budget == 0 || hs.entering.hashes > 0 {
+// affordsDense reports whether the budget has room for the entries of n hashes more than those of who become dense.
+func (x *Radix) affordsDense(n int) bool {
+	if x.opts.Budget == 0 {
 		return true
 	}
-	have, need := x.Memory().Total(), x.dir.need(hs.filter.n+x.toEnter)
+	have, need := x.Memory().Total(), x.dir.need(n+x.toEnter)
 	granted := have+need <= x.opts.Budget
 	if x.opts.Share != nil {
 		_, granted = x.opts.Share(have, need, x.opts.Budget)
@@ -214,13 +230,14 @@ type entering struct {
 }
 
 // becomeDense has what the holder knows entered, some with each store from now on, if the budget has room for that. Until all
-// is, it is sparse.
-func (x *Radix) becomeDense(h Holder, hs *holderState) {
-	if hs.entering.hashes == 0 && x.affordsDense(hs) {
+// is, it is sparse. It reports whether the holder is on its way.
+func (x *Radix) becomeDense(h Holder, hs *holderState) bool {
+	if hs.entering.hashes == 0 && x.affordsDense(hs.filter.n) {
 		hs.entering = entering{hashes: max(hs.filter.n, 1)}
 		x.toEnter += hs.entering.hashes
 		x.entering = append(x.entering, h)
 	}
+	return hs.entering.hashes > 0
 }
 
 // nextDense returns who is the first to become dense, or nil.
@@ -233,26 +250,21 @@ func (x *Radix) nextDense() (Holder, *holderState) {
 	return 0, nil
 }
 
-// enterSome enters about so many of the hashes that a sparse holder knows, and makes it dense when it has been through its list of
+// enterSome enters about so many of the hashes of one who becomes dense, and makes it so when it has been through its list of
 // runs. It reports whether it has. What it has missed, as the list is swept and runs are joined meanwhile, is
 // entered then: so nothing has to be moved with it.
 func (x *Radix) enterSome(h Holder, hs *holderState, left int) (dense bool) {
-	x.becomeDense(h, hs)
 	e := &hs.entering
 	for ; int(e.at) < hs.runs.len(); e.at, e.up, e.pos = e.at+1, 0, 0 {
 		if left <= 0 {
 			return false
 		}
 		left -= enteredPerRun
-		r, end := x.made(hs.runs.at(e.at)), uint32(0)
+		r := x.made(hs.runs.at(e.at))
 		if r == nil {
 			continue
 		}
-		if ex := x.exceptionOf(r, h); ex != nil {
-			end = ex.layers[0].known.end()
-		} else {
-			end, _ = x.ordinaryLens(r, h)
-		}
+		end := x.knownEnd(r, x.exceptionOf(r, h), h)
 		for up := uint32(0); up == 0 || r != x.root && !x.isListed(r, h); up++ {
 			if up == e.up {
 				if left -= x.enterOn(r, &e.pos, end, left); e.pos < end {
@@ -282,12 +294,7 @@ func (x *Radix) enterOn(r *run, pos *uint32, end uint32, most int) (entered int)
 func (x *Radix) makeDense(h Holder, hs *holderState) {
 	x.dropFilter(hs)
 	x.eachPresent(h, hs, func(r *run, ex *exception) bool {
-		if ex == nil {
-			n, _ := x.ordinaryLens(r, h)
-			x.learn(h, hs, r, 0, n)
-		} else {
-			ex.layers[0].known.each(func(lo, hi uint32) { x.learn(h, hs, r, lo, hi) })
-		}
+		x.eachKnown(r, ex, h, func(lo, hi uint32) { x.learn(h, hs, r, lo, hi) })
 		return true
 	})
 }
@@ -417,7 +424,7 @@ func (x *Radix) lookupSparse(h Holder, hs *holderState, hash uint64) (position, 
 			return p, true
 		}
 	}
-	if hs.saved < f.n && x.affordsDense(hs) && x.enterSome(h, hs, 4*x.enteredAtOnce) {
+	if hs.saved < f.n && x.becomeDense(h, hs) && x.enterSome(h, hs, 4*x.enteredAtOnce) {
 		return x.lookup(h, hash)
 	}
 	return x.search(h, hs, hash)
@@ -428,12 +435,7 @@ func (x *Radix) lookupSparse(h Holder, hs *holderState, hash uint64) (position, 
 func (x *Radix) search(h Holder, hs *holderState, hash uint64) (found position, ok bool) {
 	looked := 0
 	x.eachPresent(h, hs, func(r *run, ex *exception) bool {
-		n := uint32(0)
-		if ex != nil {
-			n = ex.layers[0].known.end()
-		} else {
-			n, _ = x.ordinaryLens(r, h)
-		}
+		n := x.knownEnd(r, ex, h)
 		looked += int(n) + runCosts
 		segs := r.segs[:(n+segBlocks-1)>>segBits]
 		for k := x.arena.search(segs, hash); k < len(segs) && !ok; k += 1 + x.arena.search(segs[k+1:], hash) {
