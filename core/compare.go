@@ -6,11 +6,20 @@ import (
 	"github.com/kvatlas/kvatlas/internal/race"
 )
 
+// vectorSet is what vectors a machine has.
+type vectorSet uint8
+
+const (
+	noVectors vectorSet = iota // or none that the assembly is for
+	narrow                     // of 32 bytes: Intel's since Haswell, AMD's since Zen
+	wide                       // of 64: Intel's servers' since Skylake, AMD's since Zen 4
+)
+
 // matchLen returns the length of the common prefix of a and b. It compares at memory
-// speed: with vectors of 64 bytes where the machine has them.
+// speed: with vectors where the machine has them.
 func matchLen(a, b []uint64) int {
 	n := min(len(a), len(b))
-	if !vectors || n == 0 {
+	if vectors == noVectors || n == 0 {
 		return matchStrings(a[:n], b[:n])
 	}
 	race.Read(a[:n])
@@ -25,7 +34,7 @@ const matchAtOnce = 16 * pieceBlocks
 // matchLen returns how many of local equal the blocks from i on, of which there are as many. It
 // goes from piece to piece without returning.
 func (c *content) matchLen(i uint32, local []uint64) int {
-	if !vectors || len(local) == 0 {
+	if vectors == noVectors || len(local) == 0 {
 		return c.matchEach(i, local)
 	}
 	if race.Enabled {

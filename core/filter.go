@@ -33,7 +33,7 @@ const (
 	filterBytes = 32 // of a filter, without its lines
 	filterBatch = 32
 	filterMost  = 1024               // hashes at once: some µs' work, in which the scheduler may have the goroutine wait
-	spreading   = 0x9E3779B97F4A7C15 // in filter_amd64.s too
+	spreading   = 0x9E3779B97F4A7C15 // in filter_amd64.h too
 )
 
 // A filterPlace is the home line of a hash in the upper half, and its tags in the lower.
@@ -109,7 +109,7 @@ func (f *filter) has(key *hasher, hash uint64) bool {
 	if len(f.lines) == 0 {
 		return false
 	}
-	if vectors && absentVector(f, key, &hash, 1) == 1 {
+	if vectors != noVectors && absentVector(f, key, &hash, 1) == 1 {
 		return false
 	}
 	return f.hasAt(f.place(key, hash))
@@ -137,7 +137,7 @@ func (f *filter) all(op filterOp, key *hasher, hashes []uint64) int {
 	}
 	n := 0
 	for n < len(hashes) {
-		if vectors {
+		if vectors != noVectors {
 			n += f.eachVector(op, key, hashes[n:])
 		} else if len(hashes) > 1 {
 			n += f.each(op, key, hashes)

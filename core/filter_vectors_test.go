@@ -9,9 +9,10 @@ import (
 // TestFilterVectorsDoAsTheLoop: what assembly makes of a filter is what the loop does, in lines that
 // are full and empty, with far reaches and near ones, with tags that are alike and hashes that are there.
 func TestFilterVectorsDoAsTheLoop(t *testing.T) {
-	if !vectors {
-		t.Skip("this machine has no vectors, so that the other tests run the loop")
-	}
+	eachVectors(t, filterVectorsDoAsTheLoop)
+}
+
+func filterVectorsDoAsTheLoop(t *testing.T) {
 	for seed := range uint64(48) {
 		r := rand.New(rand.NewPCG(seed, 6))
 		key := Key{seed, 7}.hasher()
@@ -77,9 +78,10 @@ func TestFilterVectorsDoAsTheLoop(t *testing.T) {
 // TestFilterVectorsKeepToTheSlots: what stands beside a line's low tags, and beside its high ones, is
 // not taken for some, nor for a free slot.
 func TestFilterVectorsKeepToTheSlots(t *testing.T) {
-	if !vectors {
-		t.Skip("this machine has no vectors, so that the other tests run the loop")
-	}
+	eachVectors(t, filterVectorsKeepToTheSlots)
+}
+
+func filterVectorsKeepToTheSlots(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 9))
 	key := Key{1, 9}.hasher()
 	lows, highs := []uint64{1, 0x100, 0x101}, []uint64{0, 1, 0x11}

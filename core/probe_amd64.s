@@ -75,13 +75,11 @@ next:
 	MOVBLZX      R10, R10
 	CMPL         R10, $1
 	ADCL         $0, R10           // and its tag
-	VMOVDQU32    (R8), Z0
-	VPTESTMD     Z0, Z0, K2
-	KMOVW        K2, R12
-	SHRL         $4, R12           // slots in use: the first four lanes are no blocks
-	VPBROADCASTB R10, X1
-	VPCMPEQB     X0, X1, K1
-	KMOVW        K1, R11
+	VMOVDQU      (R8), X0          // the tags, and what comes after them
+	VMOVD        R10, X1
+	VPBROADCASTB X1, X1
+	VPCMPEQB     X0, X1, X1
+	VPMOVMSKB    X1, R11
 	ANDL         $0xFFF, R11       // slots of this tag
 	JNZ          alike
 
@@ -93,8 +91,9 @@ lacks:
 	SHRXL   R14, R13, R13
 	TESTL   $3, R13                // some of its class are elsewhere
 	JNZ     later
-	MOVL    R12, R13
-	NOTL    R13
+	VPXOR   X2, X2, X2
+	VPCMPEQB X0, X2, X2
+	VPMOVMSKB X2, R13
 	TZCNTL  R13, DX                // the first free slot
 	CMPL    DX, $12
 	JCC     later
@@ -124,16 +123,21 @@ later:
 	MOVL       R13, late+40(FP)
 	JMP        done
 
+	// Of those, is there one with the mark's four bits?
 alike:
-	VPBROADCASTD R15, Z2
-	VPXORD       Z0, Z2, Z2
-	VPSRLD       $28, Z2, Z2
-	VPTESTNMD    Z2, Z2, K1
-	KMOVW        K1, R14
-	SHRL         $4, R14
-	TESTL        R11, R14
-	JZ           lacks
-	JMP          end
+	TZCNTL R11, DX
+	MOVL   16(R8)(DX*4), R14
+	TESTL  R14, R14
+	JZ     other
+	XORL   R15, R14
+	SHRL   $28, R14
+	JZ     end
+
+other:
+	LEAL -1(R11), R14
+	ANDL R14, R11
+	JNZ  alike
+	JMP  lacks
 
 // func removeVector(at *aim, blocks *uint32, n int) (taken int, late uint32)
 TEXT ·removeVector(SB), NOSPLIT, $0-36
@@ -156,10 +160,14 @@ next:
 	SHRQ         $60, R10
 	SHLL         $28, R10
 	ORL          (SI)(BX*4), R10
-	VPBROADCASTD R10, Z1
-	VPCMPEQD     (R8), Z1, K1
-	KMOVW        K1, R12
-	SHRL         $4, R12
+	VMOVD        R10, X1
+	VPBROADCASTD X1, Y1
+	VPCMPEQD     16(R8), Y1, Y2
+	VPCMPEQD     48(R8), X1, X3
+	VMOVMSKPS    Y2, R12
+	VMOVMSKPS    X3, DX
+	SHLL         $8, DX
+	ORL          DX, R12
 	JZ           later             // it is elsewhere
 	TZCNTL       R12, DX
 	MOVB         $0, (R8)(DX*1)
@@ -221,7 +229,7 @@ TEXT ·searchAll(SB), NOSPLIT, $0-40
 	MOVQ         segs+0(FP), SI
 	MOVQ         n+8(FP), CX
 	MOVQ         slabs+16(FP), DI
-	VPBROADCASTQ hash+24(FP), Z1
+	VPBROADCASTQ hash+24(FP), Y1
 	XORL         BX, BX
 	JMP          more
 
@@ -237,9 +245,14 @@ next:
 asked:
 	MOVL     (SI)(BX*4), AX
 	SEGMENT
-	VPCMPEQQ (R8)(DX*1), Z1, K1
-	VPCMPEQQ 64(R8)(DX*1), Z1, K2
-	KORTESTW K1, K2
+	VPCMPEQQ (R8)(DX*1), Y1, Y2
+	VPCMPEQQ 32(R8)(DX*1), Y1, Y3
+	VPCMPEQQ 64(R8)(DX*1), Y1, Y4
+	VPCMPEQQ 96(R8)(DX*1), Y1, Y5
+	VPOR     Y2, Y3, Y3
+	VPOR     Y4, Y5, Y5
+	VPOR     Y3, Y5, Y5
+	VPTEST   Y5, Y5
 	JNE      end
 	INCQ     BX
 
@@ -256,25 +269,32 @@ end:
 TEXT ·indexVector(SB), NOSPLIT, $0-32
 	MOVQ         words+0(FP), SI
 	MOVQ         n+8(FP), CX
-	VPBROADCASTQ word+16(FP), Z16
+	VPBROADCASTQ word+16(FP), Y0
 	XORL         BX, BX
 	JMP          more
 
 next:
-	VPCMPEQQ (SI)(BX*8), Z16, K1
-	KMOVB    K1, AX
-	TESTL    AX, AX
+	VPCMPEQQ (SI)(BX*8), Y0, Y1
+	VPCMPEQQ 32(SI)(BX*8), Y0, Y2
+	VPOR     Y1, Y2, Y3
+	VPTEST   Y3, Y3
 	JNE      found
 	ADDQ     $8, BX
 
 more:
 	CMPQ BX, CX
 	JLT  next
+	VZEROUPPER
 	MOVQ $-1, ret+24(FP)
 	RET
 
 found:
-	TZCNTL AX, AX
-	ADDQ   AX, BX
-	MOVQ   BX, ret+24(FP)
+	VMOVMSKPD Y1, AX
+	VMOVMSKPD Y2, DX
+	SHLL      $4, DX
+	ORL       DX, AX
+	TZCNTL    AX, AX
+	ADDQ      AX, BX
+	VZEROUPPER
+	MOVQ      BX, ret+24(FP)
 	RET

@@ -15,9 +15,10 @@ import (
 // grow or to shrink or have spilled entries, tags that are alike and hashes that are there.
 func TestVectorsDoAsTheLoops(t *testing.T) {
 	racetest.Without(t, "one goroutine does all")
-	if !vectors {
-		t.Skip("this machine has no vectors, so that the other tests run the loops")
-	}
+	eachVectors(t, vectorsDoAsTheLoops)
+}
+
+func vectorsDoAsTheLoops(t *testing.T) {
 	for seed := range uint64(8) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		a := &arena{stock: new(hugemem.Stock)}

@@ -11,9 +11,10 @@ import (
 // TestVectorsSearchAsTheLoops: what assembly finds in segments and among words is what the loops do, wherever it stands, more than
 // once or not at all.
 func TestVectorsSearchAsTheLoops(t *testing.T) {
-	if !vectors {
-		t.Skip("this machine has no vectors, so that the other tests run the loops")
-	}
+	eachVectors(t, vectorsSearchAsTheLoops)
+}
+
+func vectorsSearchAsTheLoops(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 47))
 	a := &arena{stock: new(hugemem.Stock)}
 	defer a.reset()

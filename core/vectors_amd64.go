@@ -7,19 +7,45 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-// vectors reports whether the machine has what compare_amd64.s, filter_amd64.s and two functions
-// of probe_amd64.s take: Intel's since Skylake-SP, AMD's since Zen 4.
-var vectors = cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512DQ && cpu.X86.HasAVX512VL &&
-	cpu.X86.HasBMI1 && cpu.X86.HasBMI2
+// vectors says which of the assembly's loops the machine can run.
+var vectors = func() vectorSet {
+	switch x := &cpu.X86; {
+	case !x.HasAVX2 || !x.HasBMI1 || !x.HasBMI2:
+		return noVectors
+	case x.HasAVX512F && x.HasAVX512BW && x.HasAVX512DQ && x.HasAVX512VL:
+		return wide
+	default:
+		return narrow
+	}
+}()
+
+func matchVector(a, b *uint64, n int) int {
+	if vectors == wide {
+		return matchWide(a, b, n)
+	}
+	return matchNarrow(a, b, n)
+}
 
 //go:noescape
-func matchVector(a, b *uint64, n int) int
+func matchWide(a, b *uint64, n int) int
+
+//go:noescape
+func matchNarrow(a, b *uint64, n int) int
 
 // matchPieces returns how many of n words at local equal those at p and, after the first room of
 // these, those of the slices at rest, of which all but the last have pieceBlocks.
-//
+func matchPieces(p *uint64, room int, rest *[]uint64, local *uint64, n int) int {
+	if vectors == wide {
+		return piecesWide(p, room, rest, local, n)
+	}
+	return piecesNarrow(p, room, rest, local, n)
+}
+
 //go:noescape
-func matchPieces(p *uint64, room int, rest *[]uint64, local *uint64, n int) int
+func piecesWide(p *uint64, room int, rest *[]uint64, local *uint64, n int) int
+
+//go:noescape
+func piecesNarrow(p *uint64, room int, rest *[]uint64, local *uint64, n int) int
 
 // ask asks for the cache lines of r's body and for the first of its content, which is to be
 // compared as soon as the body is there.
@@ -48,7 +74,7 @@ func aimAll(at *aim, hashes *uint64, n int, top *ref, shift uint64, key *hasher)
 
 // insertAt is insertEach.
 func insertAt(at []aim, blocks []uint32) (n int, late uint32) {
-	if !vectors {
+	if vectors == noVectors {
 		return insertEach(at, blocks)
 	}
 	return insertVector(unsafe.SliceData(at), unsafe.SliceData(blocks), len(at), leafHigh)
@@ -59,7 +85,7 @@ func insertVector(at *aim, blocks *uint32, n int, high uint32) (taken int, late 
 
 // removeAt is removeEach.
 func removeAt(at []aim, blocks []uint32) (n int, late uint32) {
-	if !vectors {
+	if vectors == noVectors {
 		return removeEach(at, blocks)
 	}
 	return removeVector(unsafe.SliceData(at), unsafe.SliceData(blocks), len(at))
@@ -79,10 +105,21 @@ func askAll(segs *uint32, n int, slabs *slab)
 // ask asks for the home lines of the first hashes. In Go there is no such instruction, and a load of which nothing
 // is used is waited for all the same.
 func (f *filter) ask(key *hasher, hashes []uint64) {
-	if n := min(len(hashes), filterBatch); vectors && n > 0 && len(f.lines) > 0 {
-		askHomes(f, key, unsafe.SliceData(hashes), n)
+	n := min(len(hashes), filterBatch)
+	switch {
+	case n == 0 || len(f.lines) == 0:
+	case vectors == wide:
+		askWide(f, key, unsafe.SliceData(hashes), n)
+	default:
+		askNarrow(f, key, unsafe.SliceData(hashes), n)
 	}
 }
+
+//go:noescape
+func askWide(f *filter, key *hasher, hashes *uint64, n int)
+
+//go:noescape
+func askNarrow(f *filter, key *hasher, hashes *uint64, n int)
 
 // askFirst asks for the first words.
 func askFirst(words []uint64) {
@@ -94,24 +131,51 @@ func askFirst(words []uint64) {
 //go:noescape
 func askWord(p *uint64)
 
-//go:noescape
-func askHomes(f *filter, key *hasher, hashes *uint64, n int)
-
 // These do what the filter's add, drop and leadingAbsent do for n hashes, at least one. They return
 // how many they did: the next one is to be done in general.
 
-//go:noescape
-func addVector(f *filter, key *hasher, hashes *uint64, n int) int
+func addVector(f *filter, key *hasher, hashes *uint64, n int) int {
+	if vectors == wide {
+		return addWide(f, key, hashes, n)
+	}
+	return addNarrow(f, key, hashes, n)
+}
 
 //go:noescape
-func dropVector(f *filter, key *hasher, hashes *uint64, n int) int
+func addWide(f *filter, key *hasher, hashes *uint64, n int) int
 
 //go:noescape
-func absentVector(f *filter, key *hasher, hashes *uint64, n int) int
+func addNarrow(f *filter, key *hasher, hashes *uint64, n int) int
+
+func dropVector(f *filter, key *hasher, hashes *uint64, n int) int {
+	if vectors == wide {
+		return dropWide(f, key, hashes, n)
+	}
+	return dropNarrow(f, key, hashes, n)
+}
+
+//go:noescape
+func dropWide(f *filter, key *hasher, hashes *uint64, n int) int
+
+//go:noescape
+func dropNarrow(f *filter, key *hasher, hashes *uint64, n int) int
+
+func absentVector(f *filter, key *hasher, hashes *uint64, n int) int {
+	if vectors == wide {
+		return absentWide(f, key, hashes, n)
+	}
+	return absentNarrow(f, key, hashes, n)
+}
+
+//go:noescape
+func absentWide(f *filter, key *hasher, hashes *uint64, n int) int
+
+//go:noescape
+func absentNarrow(f *filter, key *hasher, hashes *uint64, n int) int
 
 // search is searchEach.
 func (a *arena) search(segs []uint32, hash uint64) int {
-	if !vectors {
+	if vectors == noVectors {
 		return a.searchEach(segs, hash)
 	}
 	return searchAll(unsafe.SliceData(segs), len(segs), unsafe.SliceData(a.slabs), hash)
@@ -122,7 +186,7 @@ func searchAll(segs *uint32, n int, slabs *slab, hash uint64) int
 
 // indexWord is slices.Index, of a multiple of eight words.
 func indexWord(words []uint64, word uint64) int {
-	if !vectors {
+	if vectors == noVectors {
 		return slices.Index(words, word)
 	}
 	return indexVector(unsafe.SliceData(words), len(words), word)

@@ -8,8 +8,16 @@ import (
 )
 
 // TestHistoriesWithoutVectors: processors that lack them give the same answers.
-func TestHistoriesWithoutVectors(t *testing.T) {
-	core.WithoutVectors(func() {
+func TestHistoriesWithoutVectors(t *testing.T) { historiesWith(t, core.NoVectors) }
+
+// TestHistoriesWithNarrowVectors: so do those that have no wide ones.
+func TestHistoriesWithNarrowVectors(t *testing.T) { historiesWith(t, core.Narrow) }
+
+func historiesWith(t *testing.T, v core.VectorSet) {
+	if !core.HasVectors(v) {
+		t.Skip("this machine has none")
+	}
+	core.WithVectors(v, func() {
 		for _, g := range coretest.Solo() {
 			for _, seed := range coretest.Seeds(1) {
 				if at, err := coretest.Check(newRadix, g.History(seed), g.Interval); err != nil {

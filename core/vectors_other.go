@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-const vectors = false
+const vectors = noVectors
 
 func matchVector(_, _ *uint64, _ int) int { return 0 }
 
