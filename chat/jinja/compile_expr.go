@@ -153,12 +153,7 @@ func (b *block) item(n *itemNode) (expr, error) {
 				return nil, err
 			}
 		}
-		constant := true
-		switch n.x.(type) {
-		case *nameNode, *attrNode, *itemNode, *callNode:
-			constant = false
-		}
-		return &sliceExpr{x, parts, constant}, nil
+		return &sliceExpr{x, parts, mayBeConstant(n.x)}, nil
 	case *constNode:
 		if k.val.k == str {
 			return &fieldExpr{x, k.val.s}, nil
@@ -166,6 +161,22 @@ func (b *block) item(n *itemNode) (expr, error) {
 	}
 	key, err := b.expr(n.key)
 	return &itemExpr{x, key}, err
+}
+
+// mayBeConstant tells whether Jinja may know n before it renders: what stands in a constant it knows, too.
+func mayBeConstant(n node) bool {
+	for {
+		switch x := n.(type) {
+		case *nameNode, *callNode:
+			return false
+		case *attrNode:
+			n = x.x
+		case *itemNode:
+			n = x.x
+		default:
+			return true
+		}
+	}
 }
 
 // arguments are a call's arguments, compiled.

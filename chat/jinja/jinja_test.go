@@ -2,6 +2,7 @@ package jinja
 
 import (
 	"context"
+	"errors"
 	"testing"
 )
 
@@ -31,6 +32,25 @@ func TestBasics(t *testing.T) {
 		got, err := render(t, c.src, c.vars)
 		if err != nil || got != c.want {
 			t.Errorf("%s: %q, %v; want %q", c.src, got, err, c.want)
+		}
+	}
+}
+
+// Jinja computes a slice of what it knows beforehand by other rules, which we have not: what would be wrong is refused.
+func TestSlicesOfConstants(t *testing.T) {
+	for src, refused := range map[string]bool{
+		"{{ 1[1:] }}":              true,
+		"{{ ((1, 2).0)[1:] }}":     true,
+		"{{ (1, 2)[0][1:] }}":      true,
+		"{{ {'k': [1]}.k.0[1:] }}": true,
+		"{{ n[1:] }}":              false,
+		"{{ d.a[1:] }}":            false,
+		"{{ d['a'][1:] }}":         false,
+		"{{ d.keys()[1:] }}":       false,
+	} {
+		_, err := render(t, src, `{"n": 1, "d": {"a": 1}}`)
+		if no := (*UnsupportedError)(nil); err == nil || errors.As(err, &no) != refused {
+			t.Errorf("%s: %v", src, err)
 		}
 	}
 }
