@@ -97,10 +97,10 @@ test-gateway: ## the endpoint picker behind a real Envoy (Python 3.9, downloads 
 	@GO='$(GO)' sh cmd/kvrouter/testdata/envoy.sh
 
 test-deploy: ## lint and render the Helm chart, and parse alerts and dashboard, with pinned Go tools (built on first use, two minutes)
-	KVATLAS_TEST_DEPLOY=1 $(GO) test -count=1 -run '$(RUN)' ./deploy
+	KVATLAS_TEST_DEPLOY=1 $(GO) test -count=1 -timeout=0 -run '$(RUN)' ./deploy
 
 test-upgrade: ## programs of an earlier commit beside those of now: publishers, indexers, snapshots, routers
-	KVATLAS_TEST_UPGRADE=1 $(GO) test -count=1 -run 'TwoVersions|Upgraded' ./internal/testing/e2e
+	KVATLAS_TEST_UPGRADE=1 $(GO) test -count=1 -timeout=0 -run 'TwoVersions|Upgraded' ./internal/testing/e2e
 
 test-k8s: ## kvpods against a real kube-apiserver and etcd, pinned Go tools (built on first use: 25 minutes on two processors, then cached)
 	$(GO) test -C tools/k8s -count=1 -timeout=0 -run '$(RUN)' .
