@@ -121,10 +121,19 @@ func (c *Cut) End() {
 	}
 }
 
-// preserve is called before anything of r is changed that a cut is about.
+// preserve is called before anything of r is changed that a cut or a dump is about.
 func (x *Radix) preserve(r *run) {
+	if x.cut != nil || x.dumps != nil {
+		x.preserveNow(r)
+	}
+}
+
+func (x *Radix) preserveNow(r *run) {
 	if x.cut != nil && r.era != x.era && r != x.root {
 		x.cut.emitPath(r)
+	}
+	for _, d := range x.dumps {
+		d.copyPath(r)
 	}
 }
 

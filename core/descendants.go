@@ -94,6 +94,17 @@ func (x *Radix) descendantLimit(r *run, h Holder) uint32 {
 	return l.max()
 }
 
+// ordinaryLens returns how many leading hashes of r an ordinary holder knows, and how
+// many of those blocks it holds.
+func (x *Radix) ordinaryLens(r *run, h Holder) (known, held uint32) {
+	b := r.body.Load()
+	held = b.heldLen(0, h)
+	if b.children.Load().maxOff() <= held {
+		return held, held // without a look at the holder's own
+	}
+	return max(held, x.descendantLimit(r, h)), held
+}
+
 // addDescendant counts h's presence in a child of r at off.
 func (x *Radix) addDescendant(r *run, off uint32, h Holder) {
 	if r == x.root {

@@ -232,3 +232,21 @@ func (s *store) hashOf(r *run, at spot, pos uint32) uint64 {
 
 // onDevice reports whether inferred blocks are concerned.
 func (s *store) onDevice() bool { return s.tier == int(event.Device) && len(s.hs.inferred.m) > 0 }
+
+// hashAt returns a hash of h's for a position, if it has one.
+func (x *Radix) hashAt(r *run, h Holder, pos uint32) (uint64, bool) {
+	ex := x.exceptionOf(r, h)
+	if ex == nil {
+		if known, _ := x.ordinaryLens(r, h); pos >= known {
+			return 0, false
+		}
+		return x.arena.at(r.block(pos)), true
+	}
+	var hash uint64
+	found := false
+	ex.spots(pos, func(at spot) bool {
+		hash, found = x.hashAtSpot(ex, at, pos), true
+		return false
+	})
+	return hash, found
+}

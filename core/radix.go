@@ -76,6 +76,7 @@ type Radix struct {
 	steps         int // taken in what could take many for one event: tests count them
 
 	cut   *Cut             // under way, or nil
+	dumps []*Dump          // under way; nil: none
 	era   uint32           // number of the last cut
 	walks map[Holder]*Walk // under way
 }

@@ -331,6 +331,9 @@ func (x *Radix) newRun(parent *run, off uint32, first uint64) *run {
 		r.id = uint32(x.runs.len())
 		x.runs.add(r)
 	}
+	for _, d := range x.dumps {
+		d.numbers[r.id] = 0
+	}
 	x.live++
 	x.mem.Runs += runBytes
 	return r

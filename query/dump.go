@@ -261,11 +261,15 @@ func (d *dumpStream) step() error {
 // copyRank copies what the next rank holds, with the position of that moment.
 func (d *dumpStream) copyRank() error {
 	id := d.ranks[0]
-	var wait func() []shard.Dumped
+	var wait func() ([]shard.Dumped, error)
+	var failed error
 	at, err := d.position(func(ctx context.Context) (err error) {
 		wait, err = d.space.BeginDump(ctx, id)
 		return err
-	}, func() { d.rank = wait() })
+	}, func() { d.rank, failed = wait() })
+	if err == nil {
+		err = failed
+	}
 	if err != nil {
 		return err
 	}

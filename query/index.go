@@ -33,9 +33,9 @@ type Space interface {
 	Pools() []shard.PoolStat
 	// Ranks returns what every rank holds, sorted by worker and rank.
 	Ranks() []shard.RankStat
-	// BeginDump queues a copying of what the rank holds; wait returns it. See
+	// BeginDump queues a copying of what the rank holds; wait, which is to be called, returns it. See
 	// shard.Space.
-	BeginDump(ctx context.Context, id shard.RankID) (wait func() []shard.Dumped, err error)
+	BeginDump(ctx context.Context, id shard.RankID) (wait func() ([]shard.Dumped, error), err error)
 }
 
 // Found collects the ranks of one lookup. It is reused.

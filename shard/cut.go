@@ -14,13 +14,24 @@ var (
 	// ErrNotNew is returned for a load into a space that had ranks before.
 	ErrNotNew = errors.New("the space is not new: a snapshot is loaded into an empty one only")
 	// ErrNoCuts is returned where Config.NewIndex makes an index without cuts.
-	ErrNoCuts = errors.New("the index can be neither cut nor loaded")
+	ErrNoCuts = errors.New("the index can be neither cut, nor dumped, nor loaded")
 )
 
-// cutter is an index that can be cut and loaded. *core.Radix is one.
+// cutter is an index that can be cut, dumped and loaded. *core.Radix is one.
 type cutter interface {
 	BeginCut(emit func(p *core.Piece)) *core.Cut
+	BeginDump(h core.Holder) *core.Dump
 	NewLoader(expected int) *core.Loader
+}
+
+// canCut says why the space's indexes are no cutters, if so.
+func (s *Space) canCut() error {
+	for _, o := range s.shards {
+		if _, ok := o.index.(cutter); !ok {
+			return ErrNoCuts
+		}
+	}
+	return nil
 }
 
 // CutRank is a rank that was present when a cut began.
@@ -56,10 +67,8 @@ type CutGroups struct {
 // batch that changes what was not given out yet; it must not block. ctx bounds
 // the wait for room in the queue.
 func (s *Space) BeginCut(ctx context.Context, emit func(shard int, p *core.Piece)) (*Cut, error) {
-	for _, o := range s.shards {
-		if _, ok := o.index.(cutter); !ok {
-			return nil, ErrNoCuts
-		}
+	if err := s.canCut(); err != nil {
+		return nil, err
 	}
 	if !s.cutting.CompareAndSwap(false, true) {
 		return nil, ErrCutting

@@ -2,14 +2,14 @@ package shard
 
 import (
 	"context"
-	"slices"
+	"sync/atomic"
 
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
 )
 
 // Dumped is one event of a dump: blocks that a rank holds or knows on a tier,
-// and how many copies it has of each; see [core.Index.Dump].
+// and how many copies it has of each; see [core.Index.Dump]. Its slices are not to be changed.
 type Dumped struct {
 	Event  event.Event
 	Copies []uint32
@@ -17,23 +17,31 @@ type Dumped struct {
 
 // DumpRank returns the events that rebuild what the rank holds, parents before
 // children, at one point of the order of batches; none for a rank that is not
-// there. The space's writers wait while it is copied, so a caller that wants
-// all ranks asks for one after the other. ctx bounds the wait for room in the
-// queue.
+// there. It is copied while batches go on being applied (see core.Dump). ctx bounds the
+// waits for room in the queue.
 func (s *Space) DumpRank(ctx context.Context, id RankID) ([]Dumped, error) {
 	wait, err := s.BeginDump(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	return wait(), nil
+	return wait()
 }
 
 // BeginDump queues a DumpRank: it is of what the batches leave that were given
-// to the space before the call. wait returns the events.
-func (s *Space) BeginDump(ctx context.Context, id RankID) (wait func() []Dumped, err error) {
-	parts := make([][]Dumped, len(s.shards))
-	var groups []Dumped // of the home's owner
-	dumped := make(chan struct{})
+// to the space before the call. wait, which the caller has to call, returns the events.
+func (s *Space) BeginDump(ctx context.Context, id RankID) (wait func() ([]Dumped, error), err error) {
+	if err := s.canCut(); err != nil {
+		return nil, err
+	}
+	parts := make([]*core.Dump, len(s.shards))
+	var groups []Dumped  // of the home's owner
+	var left atomic.Bool // something is to be copied
+	step := func(o *owner) {
+		if d := parts[o.number]; d != nil && !d.Next(s.dumpStep) {
+			left.Store(true)
+		}
+	}
+	begun := make(chan struct{})
 	err = s.submit(ctx, func(t *task) {
 		m := s.table.find(id)
 		t.inspect = func(o *owner) {
@@ -46,21 +54,38 @@ func (s *Space) BeginDump(ctx context.Context, id RankID) (wait func() []Dumped,
 			if int(o.holder(m)) >= len(o.members) || o.members[o.holder(m)] != m {
 				return // it has stored nothing in this shard
 			}
-			o.index.Dump(o.holder(m), func(ev *event.Event, copies []uint32) bool {
-				d := Dumped{*ev, slices.Clone(copies)}
-				d.Event.DPRank = id.DPRank
-				d.Event.Engine, d.Event.Local = slices.Clone(ev.Engine), slices.Clone(ev.Local)
-				parts[o.number] = append(parts[o.number], d)
-				return true
-			})
+			parts[o.number] = o.index.(cutter).BeginDump(o.holder(m))
+			step(o)
 		}
-		t.done = func(core.Outcome) { close(dumped) }
+		t.done = func(core.Outcome) { close(begun) }
 	})
 	if err != nil {
 		return nil, err
 	}
-	return func() []Dumped {
-		<-dumped
-		return slices.Concat(append([][]Dumped{groups}, parts...)...)
+	return func() (all []Dumped, err error) {
+		for <-begun; err == nil && left.Swap(false); {
+			err = s.submitWait(ctx, func(t *task) { t.inspect = step })
+		}
+		if err != nil {
+			_ = s.submitWait(context.WithoutCancel(ctx), func(t *task) { // it fails if the space is closed
+				t.inspect = func(o *owner) {
+					if d := parts[o.number]; d != nil {
+						d.End()
+					}
+				}
+			})
+			return nil, err
+		}
+		all = groups
+		for _, d := range parts {
+			if d != nil {
+				d.Events(func(ev *event.Event, copies []uint32) bool {
+					ev.DPRank = id.DPRank
+					all = append(all, Dumped{*ev, copies})
+					return true
+				})
+			}
+		}
+		return all, nil
 	}, nil
 }

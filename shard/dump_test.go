@@ -1,11 +1,17 @@
 package shard
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"slices"
+	"sync"
 	"testing"
 
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/core/coretest"
 	"github.com/kvatlas/kvatlas/event"
 )
 
@@ -66,4 +72,90 @@ func TestDumpRank(t *testing.T) {
 	if dump, err := sp.DumpRank(t.Context(), RankID{Worker: 5}); err != nil || len(dump) != 0 {
 		t.Errorf("a rank that is not there: %v, %v", dump, err)
 	}
+}
+
+// restored returns what the events of a dump restore.
+func restored(dumped []Dumped) []core.KnownHash {
+	o := core.NewOracle()
+	r := core.Restorer{Index: o}
+	for i := range dumped {
+		r.Add(&dumped[i].Event, dumped[i].Copies)
+	}
+	r.Finish()
+	return o.KnownHashes(0)
+}
+
+// TestDumpsInSteps: ranks are dumped a few blocks at a time while batches go on being applied, ranks are cleared and what
+// they had is taken apart. Each dump is what the oracle's holder had after the batches before it.
+func TestDumpsInSteps(t *testing.T) {
+	for _, shards := range []int{1, 3} {
+		for _, g := range short() {
+			for _, seed := range coretest.Seeds(max(1, g.Seeds/20)) {
+				r := rand.New(rand.NewPCG(seed, 42))
+				sp := openSpace(t, Config{Shards: shards, dumpStep: 1 + r.IntN(60)})
+				o := core.NewOracle()
+				var dumps sync.WaitGroup
+				ops := often(history(g, seed), r)
+				for i, op := range ops[:min(len(ops), 500)] {
+					if err := sp.Apply(t.Context(), batchOf([]coretest.Op{op}), nil); err != nil {
+						t.Fatal(err)
+					}
+					op.Apply(o)
+					if r.IntN(4) > 0 {
+						continue
+					}
+					h := ops[r.IntN(i+1)].Holder
+					wait, err := sp.BeginDump(t.Context(), rankOf(h))
+					if err != nil {
+						t.Fatal(err)
+					}
+					want := o.KnownHashes(h)
+					dumps.Go(func() {
+						if dumped, err := wait(); err != nil || !reflect.DeepEqual(restored(dumped), want) {
+							t.Errorf("%s, seed %d: the dump of holder %d after operation %d restores\n  have %v\n  want %v, %v", g.Name, seed, h, i, restored(dumped), want, err)
+						}
+					})
+				}
+				dumps.Wait()
+			}
+		}
+	}
+}
+
+// TestADumpThatBreaksOff: who does not wait for room any more ends the dump, and the owner copies nothing for it.
+func TestADumpThatBreaksOff(t *testing.T) {
+	index := &dumpKeeper{Radix: core.NewRadix(core.Options{})}
+	sp := openSpace(t, Config{Shards: 1, dumpStep: 1, NewIndex: func() core.Index { return index }})
+	for i := range uint64(10) {
+		apply(t, sp, chain(1, 0, 100+i))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	wait, err := sp.BeginDump(ctx, RankID{Worker: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if dumped, err := wait(); !errors.Is(err, context.Canceled) || dumped != nil {
+		t.Errorf("%v, %v", dumped, err)
+	}
+	copied := 0
+	done := index.last.Next(100)
+	index.last.Events(func(*event.Event, []uint32) bool {
+		copied++
+		return true
+	})
+	if !done || copied == 0 || copied == 10 {
+		t.Errorf("%v: %d of 10 chains are copied after its end", done, copied)
+	}
+}
+
+// dumpKeeper keeps the dump that was begun last.
+type dumpKeeper struct {
+	*core.Radix
+	last *core.Dump
+}
+
+func (x *dumpKeeper) BeginDump(h core.Holder) *core.Dump {
+	x.last = x.Radix.BeginDump(h)
+	return x.last
 }

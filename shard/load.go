@@ -44,10 +44,8 @@ type route struct {
 // ranks are here. A section of it is what one shard gave out. So many blocks are
 // expected, of all shards: memory is taken for them.
 func (s *Space) BeginLoad(ranks []RankID, sections, blocks int) (*Load, error) {
-	for _, o := range s.shards {
-		if _, ok := o.index.(cutter); !ok {
-			return nil, ErrNoCuts
-		}
+	if err := s.canCut(); err != nil {
+		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -55,7 +55,8 @@ type Config struct {
 	// over takes longer than to apply what an engine says in a step.
 	Inline bool
 
-	clears clears // for tests
+	clears   clears // for tests
+	dumpStep int    // for tests: how many blocks owners copy at a time, which a batch may find itself behind
 }
 
 // DefaultShards returns how many shards a space has where nobody says: 2, or 1
@@ -79,7 +80,7 @@ func (c Config) withDefaults() Config {
 	if c.MaxSpaces <= 0 {
 		c.MaxSpaces = 1024
 	}
-	c.clears = c.clears.withDefaults()
+	c.clears, c.dumpStep = c.clears.withDefaults(), cmp.Or(c.dumpStep, 1<<14)
 	if c.MaxRanks <= 0 {
 		c.MaxRanks = 1 << 20
 	}

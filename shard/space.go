@@ -35,12 +35,13 @@ type Space struct {
 	// giveBack.
 	owed atomic.Int64
 
-	cutting atomic.Bool // a cut is under way
-	eagle   atomic.Bool // see Eagle
-	hybrid  atomic.Bool // see Hybrid
-	clears  clears
-	grouped atomic.Bool // some worker has cache groups that are told apart
-	models  *xsync.MapOf[uint64, *cacheModel]
+	cutting  atomic.Bool // a cut is under way
+	eagle    atomic.Bool // see Eagle
+	hybrid   atomic.Bool // see Hybrid
+	clears   clears
+	dumpStep int         // how many blocks owners copy at a time for a dump
+	grouped  atomic.Bool // some worker has cache groups that are told apart
+	models   *xsync.MapOf[uint64, *cacheModel]
 
 	mu struct { // guards the order of tasks, the table's writes and early
 		sync.Mutex
@@ -62,6 +63,7 @@ func newSpace(key event.Space, cfg Config, l *ledger) *Space {
 		maxRanks: cfg.MaxRanks,
 		inline:   cfg.Inline,
 		clears:   cfg.clears,
+		dumpStep: cfg.dumpStep,
 		table:    newTable(),
 		models:   xsync.NewMapOf[uint64, *cacheModel](),
 		slots:    make(chan struct{}, cfg.Queue),
