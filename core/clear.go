@@ -20,6 +20,9 @@ func (x *Radix) Clear(h Holder, tier event.Tier, allTiers bool) Outcome {
 		}
 		return s.out
 	}
+	if s.hs.held[tier] == 0 {
+		return s.out
+	}
 	for _, id := range s.hs.runs.copied() {
 		if r := x.run(id); r != nil {
 			s.clearRun(r)
@@ -31,6 +34,32 @@ func (x *Radix) Clear(h Holder, tier event.Tier, allTiers bool) Outcome {
 	x.mergePending()
 	x.releaseHolder(h)
 	return s.out
+}
+
+// Clear takes away what the holder has on a tier, in so many of the runs that the walk comes to, in place of Next. It reports
+// whether it has come to all; then the walk has ended. What is stored there meanwhile may go, too, and of the device's blocks
+// none counts as inferred from the first call on.
+func (w *Walk) Clear(tier event.Tier, runs int) (done bool) {
+	x := w.x
+	if w.over() {
+		return true
+	}
+	s := store{Radix: x, h: w.h, hs: w.hs, tier: int(tier)}
+	if tier == event.Device {
+		s.forgetAllInferred()
+	}
+	for ; runs > 0 && w.at < w.hs.runs.len(); w.at++ {
+		runs--
+		if r := x.run(w.hs.runs.at(uint32(w.at))); r != nil {
+			s.clearRun(r)
+		}
+	}
+	x.mergePending() // which may list some again
+	if done = w.at >= w.hs.runs.len(); done {
+		w.End()
+	}
+	x.releaseHolder(w.h)
+	return done
 }
 
 // clearRun drops all that the holder has in r on one tier, whole bitmaps at a time.

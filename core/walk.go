@@ -37,12 +37,20 @@ func (w *Walk) End() {
 	}
 }
 
+// over reports whether the holder has nothing any more, or had for a while; then the walk has ended.
+func (w *Walk) over() bool {
+	if w.hs != nil && w.x.state(w.h) == w.hs && w.x.walks[w.h] == w {
+		return false
+	}
+	w.End()
+	return true
+}
+
 // Next looks at about as many blocks and runs as told, and calls f, which must not call the index, for each hash that
 // is held on some tier. It reports whether all is given; then the walk has ended.
 func (w *Walk) Next(amount int, f func(hash uint64)) (done bool) {
 	x := w.x
-	if w.hs == nil || x.state(w.h) != w.hs || x.walks[w.h] != w { // it has nothing any more, or had for a while
-		w.End()
+	if w.over() {
 		return true
 	}
 	for ; w.at < w.hs.runs.len(); w.at++ {

@@ -2,8 +2,10 @@ package shard
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
+	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
 )
 
@@ -24,11 +26,26 @@ func (a *poolAge) tier() event.Tier {
 	return a.slot
 }
 
+// moveTo goes on to a third, and returns the tiers on which what is there goes.
+func (a *poolAge) moveTo(third int64) (gone []event.Tier) {
+	for n := 0; n < event.NumTiers && a.third < third; n++ {
+		a.third++
+		a.slot = (a.slot + 1) % event.NumTiers
+		if a.keep > 0 {
+			a.keep--
+		} else {
+			gone = append(gone, a.slot)
+		}
+	}
+	a.third = max(a.third, third)
+	return gone
+}
+
 // leavingKeep is how long what is left to be read of a worker without a registration is awaited.
 const leavingKeep = time.Minute
 
 // AgePools takes out of pools what has not been said for their age, and ends what is awaited of workers for too long, as of now. ctx bounds the wait
-// for room in the queue.
+// for room in the queue. There is one call at a time.
 func (s *Space) AgePools(ctx context.Context, now time.Time) error {
 	s.mu.Lock()
 	overdue := s.early.overdue(now)
@@ -62,7 +79,7 @@ func (s *Space) AgePools(ctx context.Context, now time.Time) error {
 			}
 		}
 	}
-	due := false
+	due := make(map[RankID][]event.Tier) // on which tiers of pools all goes
 	for id, age := range ages {
 		third, at := 3*now.Unix()/age, s.table.ages[id]
 		switch {
@@ -71,28 +88,33 @@ func (s *Space) AgePools(ctx context.Context, now time.Time) error {
 			s.table.ages[id] = &poolAge{age: age, third: third, keep: event.NumTiers - 1}
 		case at.age != age:
 			at.age, at.third = age, third
-		default:
-			due = due || third > at.third
+		case third > at.third:
+			after := *at
+			due[id] = after.moveTo(third)
 		}
 	}
 	s.mu.Unlock()
-	if !due {
+	if len(due) == 0 {
 		return nil
+	}
+	for id, tiers := range due {
+		for _, tier := range tiers {
+			if err := s.takeOld(ctx, id, tier); err != nil {
+				return err
+			}
+		}
 	}
 	return s.submitWait(ctx, func(t *task) {
 		gone := make(map[*member][]event.Tier)
 		for id, age := range ages {
 			at, third := s.table.ages[id], 3*now.Unix()/age
-			for n := 0; at.age == age && n < event.NumTiers && at.third < third; n++ {
-				at.third++
-				at.slot = (at.slot + 1) % event.NumTiers
-				if at.keep > 0 {
-					at.keep--
-				} else if m := s.table.find(id); m != nil {
-					gone[m] = append(gone[m], at.slot)
+			if at.age != age {
+				at.age, at.third = age, max(at.third, third)
+			} else if tiers := at.moveTo(third); len(tiers) > 0 {
+				if m := s.table.find(id); m != nil {
+					gone[m] = tiers
 				}
 			}
-			at.age, at.third = age, max(at.third, third)
 		}
 		t.inspect = func(o *owner) {
 			for m, tiers := range gone {
@@ -103,6 +125,37 @@ func (s *Space) AgePools(ctx context.Context, now time.Time) error {
 			}
 		}
 	})
+}
+
+// poolRuns is in how many of a pool's chains owners clear a tier at a time: what others say is applied in between.
+const poolRuns = 1024
+
+// takeOld takes out of a pool what it has on a tier, in steps: nothing that may stay is stored there until AgePools goes on.
+func (s *Space) takeOld(ctx context.Context, id RankID, tier event.Tier) error {
+	walks := make([]*core.Walk, len(s.shards)) // each its owner's
+	defer s.endWalks(ctx, walks)
+	for first := true; ; first = false {
+		var left atomic.Bool
+		err := s.submitWait(ctx, func(t *task) {
+			m := s.table.find(id)
+			t.inspect = func(o *owner) {
+				if m == nil {
+					return
+				}
+				if first {
+					walks[o.number] = o.walk(m, nil)
+				}
+				// Of one that is gone through already it all goes in the end.
+				if w := walks[o.number]; w != nil && !w.Clear(tier, poolRuns) {
+					left.Store(true)
+				}
+				o.publish(m)
+			}
+		})
+		if err != nil || !left.Load() {
+			return err
+		}
+	}
 }
 
 // poolKeep is how long a pool is kept that no worker names: nobody tells what leaves it. It is no

@@ -133,15 +133,7 @@ const poolChunk = 4096
 // have, some of it at a time, and are not held up while keep is asked. ctx bounds the wait for room in the queue.
 func (s *Space) PoolKeep(ctx context.Context, name string, keep func(hash uint64) bool) error {
 	walks := make([]*core.Walk, len(s.shards)) // each its owner's
-	defer func() {
-		_ = s.submitWait(context.WithoutCancel(ctx), func(t *task) { // it fails if the space is closed
-			t.inspect = func(o *owner) {
-				if w := walks[o.number]; w != nil {
-					w.End()
-				}
-			}
-		})
-	}()
+	defer s.endWalks(ctx, walks)
 	var of *member
 	for {
 		has, left, busy := make([][]uint64, len(s.shards)), atomic.Bool{}, atomic.Bool{}
@@ -174,6 +166,17 @@ func (s *Space) PoolKeep(ctx context.Context, name string, keep func(hash uint64
 			return nil
 		}
 	}
+}
+
+// endWalks ends the walks of all shards.
+func (s *Space) endWalks(ctx context.Context, walks []*core.Walk) {
+	_ = s.submitWait(context.WithoutCancel(ctx), func(t *task) { // it fails if the space is closed
+		t.inspect = func(o *owner) {
+			if w := walks[o.number]; w != nil {
+				w.End()
+			}
+		}
+	})
 }
 
 // walk begins a walk over what the pool has here, in the place of the one before; nil: another one is still under way.
