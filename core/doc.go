@@ -71,8 +71,8 @@
 // A third of the writer's time goes to filters and directory, a random cache line for each block
 // stored and each removed. So the lines of up to 32 blocks are asked for before the first
 // is used (filter.go, probe.go), and of the next 32 before these are done. These loops, searches and the
-// comparison of content are also in assembly: what it does is what the Go loops beside it
-// do, which other processors run, and tests compare the two.
+// comparison of content are also in assembly, for amd64 with vectors of 32 bytes and, where more of them pays, of 64: what it does is
+// what the Go loops beside it do, which other processors run, and tests compare them.
 //
 // Engines' commonest events, one block more or less at the end of a run, are done at once
 // where all is ordinary (end.go): with all that a write may have to look after, such an event
@@ -81,7 +81,7 @@
 //
 // A holder is cleared in steps (clear.go): from the first on nothing counts as its own, but lookups and cuts have what
 // is left under its number. So the caller gives that to nobody else until nothing is left, and a holder that goes on
-// another one.
+// another one. What all hold (Cut), or one does (Dump), is copied in steps: a run that is to change is copied before.
 //
 // Memory is accounted by kind with the allocator's size classes. Beyond the budget,
 // which all indexes of the process share, blocks of holders with more than an equal

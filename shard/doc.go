@@ -19,7 +19,7 @@
 //     either, within bounds (pools_early.go).
 //   - Every queue is bounded; a full one blocks the caller of Apply.
 //   - What is cleared, removed or replaced is nobody's at once, and is taken apart in steps between tasks, so that
-//     nobody's events wait for that (clear.go).
+//     nobody's events wait for that (clear.go). Nor do they wait for a cut, a dump, or what is too old to leave a pool.
 //
 // What was decided: one owner goroutine a shard with readers beside it, so that no lock
 // is ever waited for, by a lookup that a burst would stop or by the writer, and order needs
