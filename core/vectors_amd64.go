@@ -107,7 +107,7 @@ func askAll(segs *uint32, n int, slabs *slab)
 func (f *filter) ask(key *hasher, hashes []uint64) {
 	n := min(len(hashes), filterBatch)
 	switch {
-	case n == 0 || len(f.lines) == 0:
+	case n == 0 || len(f.lines) == 0 || vectors == noVectors:
 	case vectors == wide:
 		askWide(f, key, unsafe.SliceData(hashes), n)
 	default:
