@@ -3,7 +3,6 @@ package core
 import (
 	"encoding/binary"
 	"math/bits"
-	"runtime"
 )
 
 // A filter says of a hash that a holder certainly does not have it, for a few ns and without
@@ -28,10 +27,11 @@ const (
 	lineSlots   = 21
 	lineHigh    = 2 * lineSlots
 	lineReach   = lineBytes - 1
-	anywhere    = 15 // a reach that says no more than that
-	manyAway    = 15 // a count that says no more, and sticks
-	filterBytes = 32 // of a filter, without its lines
-	filterBatch = 32
+	anywhere    = 15                 // a reach that says no more than that
+	manyAway    = 15                 // a count that says no more, and sticks
+	filterBytes = 32                 // of a filter, without its lines
+	filterBatch = 32                 // hashes whose lines are asked for before the first is done
+	filterFew   = 8                  // and so many more where as many are done: processors drop what is asked for all at once
 	filterMost  = 1024               // hashes at once: some µs' work, in which the scheduler may have the goroutine wait
 	spreading   = 0x9E3779B97F4A7C15 // in filter_amd64.h too
 )
@@ -39,9 +39,10 @@ const (
 // A filterPlace is the home line of a hash in the upper half, and its tags in the lower.
 type filterPlace uint64
 
-func (p filterPlace) home() int   { return int(p >> 32) }
-func (p filterPlace) low() uint16 { return uint16(p) }
-func (p filterPlace) high() uint8 { return uint8(p >> 16) }
+func (p filterPlace) home() int         { return int(p >> 32) }
+func (p filterPlace) low() uint16       { return uint16(p) }
+func (p filterPlace) high() uint8       { return uint8(p >> 16) }
+func (p filterPlace) tags() filterPlace { return p & (1<<24 - 1) }
 
 // newFilter returns a filter with room for n hashes. Its lines are cache lines: the allocator's size
 // classes for multiples of 64 bytes without pointers are multiples of 64 themselves, in spans that
@@ -163,49 +164,93 @@ func (f *filter) eachVector(op filterOp, key *hasher, hashes []uint64) int {
 	}
 }
 
-// each is all, batch by batch: the next batch's lines come while one is done.
+// each is all, a few at a time: the next ones' lines come while they are done.
 func (f *filter) each(op filterOp, key *hasher, hashes []uint64) int {
-	var places [2][filterBatch]filterPlace
-	now, ahead := &places[0], &places[1]
+	var ring [filterBatch]filterPlace
+	for i := 0; i < min(len(hashes), filterBatch); i += filterFew {
+		f.aim(ring[i:i+filterFew], key, hashes[i:])
+	}
 	n := 0
-	batch := f.aim(now, key, hashes)
-	for len(batch) > 0 {
-		next := f.aim(ahead, key, hashes[n+len(batch):])
-		for _, p := range batch {
-			if !f.one(op, p) {
-				return n
-			}
-			n++
+	for n < len(hashes) {
+		at := n & (filterBatch - filterFew)
+		few := ring[at : at+min(filterFew, len(hashes)-n)]
+		k := f.some(op, few)
+		if n += k; k < len(few) {
+			break
 		}
-		now, ahead, batch = ahead, now, next
+		if ahead := n + filterBatch - filterFew; ahead < len(hashes) {
+			f.aim(few, key, hashes[ahead:])
+		}
 	}
 	return n
 }
 
-// aim finds the places of the first hashes, and asks for their lines.
-func (f *filter) aim(places *[filterBatch]filterPlace, key *hasher, hashes []uint64) []filterPlace {
-	hashes = hashes[:min(len(hashes), filterBatch)]
-	for i, e := range hashes {
-		places[i] = f.place(key, e)
+// aim finds the places of the first hashes, of which there is one at least, and asks for their lines.
+func (f *filter) aim(places []filterPlace, key *hasher, hashes []uint64) {
+	places = places[:min(len(places), len(hashes))]
+	for i := range places {
+		places[i] = f.place(key, hashes[i])
 	}
-	asked := uint8(0)
-	for _, p := range places[:len(hashes)] { // independent of one another
-		asked |= f.lines[p.home()][lineReach]
-	}
-	runtime.KeepAlive(asked)
-	return places[:len(hashes)]
+	askLines(&places[0], len(places), &f.lines[0])
 }
 
-func (f *filter) one(op filterOp, p filterPlace) bool {
+func (f *filter) one(op filterOp, p filterPlace) bool { return f.some(op, []filterPlace{p}) == 1 }
+
+// some is all for places. Mostly their home lines are all that is to be looked at.
+func (f *filter) some(op filterOp, places []filterPlace) int {
 	switch op {
 	case adding:
-		return f.addAt(p)
+		return f.addSome(places)
 	case dropping:
-		f.dropAt(p)
-		return true
+		f.dropSome(places)
+		return len(places)
 	default:
-		return !f.hasAt(p)
+		return f.absentSome(places)
 	}
+}
+
+func (f *filter) addSome(places []filterPlace) int {
+	lines := f.lines
+	for i, p := range places {
+		l := &lines[p.home()]
+		like, free := l.look(p.low())
+		if (like || l[lineReach] != 0) && f.hasAt(p) {
+			return i
+		}
+		if free != 0 {
+			l.set(firstSlot(free), p)
+			f.n++
+		} else if !f.enterAt(p) {
+			return i
+		}
+	}
+	return len(places)
+}
+
+func (f *filter) dropSome(places []filterPlace) {
+	lines := f.lines
+	for _, p := range places {
+		l := &lines[p.home()]
+		if m := l.marks(p.low()); m != 0 && l[lineReach] == 0 {
+			if s := firstSlot(m); l.high(s) == p.high() {
+				l.free(s)
+				f.n--
+				continue
+			}
+		}
+		f.dropAt(p)
+	}
+}
+
+func (f *filter) absentSome(places []filterPlace) int {
+	lines := f.lines
+	for i, p := range places {
+		l := &lines[p.home()]
+		if (l[lineReach] != 0 || l.marks(p.low()) != 0) && f.hasAt(p) {
+			return i
+		}
+	}
+	return len(places)
 }
 
 // after returns the line after line i.
@@ -251,8 +296,6 @@ func (f *filter) hasAt(p filterPlace) bool {
 	return true
 }
 
-func (f *filter) addAt(p filterPlace) bool { return !f.hasAt(p) && f.enterAt(p) }
-
 func (f *filter) enterAt(p filterPlace) bool {
 	i := p.home()
 	for k := range f.lines {
@@ -286,7 +329,7 @@ func (f *filter) dropAt(p filterPlace) {
 	if first < 0 {
 		return
 	}
-	binary.LittleEndian.PutUint16(f.lines[at][2*slot:], 0)
+	f.lines[at].free(slot)
 	f.n--
 	switch {
 	case last > first:
@@ -312,25 +355,73 @@ func (f *filter) stretch(i, k int) {
 // find returns the first slot with the tags of p; with 0, the first free one. It is -1 if there is
 // none.
 func (l *filterLine) find(p filterPlace) int {
-	const ones, tops = 0x0001000100010001, 0x8000800080008000
-	low := ones * uint64(p.low())
-	for _, w := range [...]int{0, 8, 16, 24, 32, lineHigh - 8} { // the last are in two words
-		x := binary.LittleEndian.Uint64(l[w:]) ^ low
-		for x = (x - ones) &^ x & tops; x != 0; x &= x - 1 { // a mark may be false above a true one
-			s := w/2 + bits.TrailingZeros64(x)>>4
-			if p == 0 || l.tags(s) == p&(1<<24-1) {
-				return s
-			}
+	for m := l.marks(p.low()); m != 0; {
+		s := firstSlot(m)
+		if p == 0 || l.tags(s) == p.tags() {
+			return s
 		}
+		m &^= 1 << (s>>2 | s&3<<4)
 	}
 	return -1
 }
 
+const ones, tops = 0x0001000100010001, 0x8000800080008000
+
+// zeros has the top bits of the 16 bits that are 0 of each word's four. There may be false ones above a true one.
+func zeros(x uint64) uint64 { return (x - ones) &^ x }
+
+// marks returns which slots have the low tag: bit w of the l-th 16 bits is slot 4w+l. A mark may be false if there is
+// a true one in the same word, below. The 21st slot is in a word with high tags.
+func (l *filterLine) marks(low uint16) uint64 {
+	t := ones * uint64(low)
+	return zeros(l.word(0)^t)&tops>>15 | zeros(l.word(8)^t)&tops>>14 | zeros(l.word(16)^t)&tops>>13 |
+		zeros(l.word(24)^t)&tops>>12 | zeros(l.word(32)^t)&tops>>11 | zeros(l.word(40)^t)&(1<<15)>>10
+}
+
+// look returns whether a slot has the low tag, and the marks of those that are free.
+func (l *filterLine) look(low uint16) (like bool, free uint64) {
+	t := ones * uint64(low)
+	w := l.word(0)
+	likes := zeros(w ^ t)
+	free = zeros(w) & tops >> 15
+	w = l.word(8)
+	likes |= zeros(w ^ t)
+	free |= zeros(w) & tops >> 14
+	w = l.word(16)
+	likes |= zeros(w ^ t)
+	free |= zeros(w) & tops >> 13
+	w = l.word(24)
+	likes |= zeros(w ^ t)
+	free |= zeros(w) & tops >> 12
+	w = l.word(32)
+	likes |= zeros(w ^ t)
+	free |= zeros(w) & tops >> 11
+	w = l.word(40)
+	return likes&tops|zeros(w^t)&(1<<15) != 0, free | zeros(w)&(1<<15)>>10
+}
+
+func (l *filterLine) word(at int) uint64 { return binary.LittleEndian.Uint64(l[at:]) }
+
+// firstSlot returns the slot of the first mark, of which there is one.
+func firstSlot(marks uint64) int {
+	w := marks | marks>>32
+	w = uint64(bits.TrailingZeros64(w | w>>16))
+	return int(w<<2) + bits.TrailingZeros64(marks>>(w&63)&ones)>>4
+}
+
+// Slots are below lineSlots: to say so in the index spares the check of it.
+
+func (l *filterLine) low(s int) uint16 { return binary.LittleEndian.Uint16(l[2*s&62:]) }
+
+func (l *filterLine) high(s int) uint8 { return l[(lineHigh+s)&63] }
+
 func (l *filterLine) tags(s int) filterPlace {
-	return filterPlace(l[2*s]) | filterPlace(l[2*s+1])<<8 | filterPlace(l[lineHigh+s])<<16
+	return filterPlace(l.low(s)) | filterPlace(l.high(s))<<16
 }
 
 func (l *filterLine) set(s int, p filterPlace) {
-	binary.LittleEndian.PutUint16(l[2*s:], p.low())
-	l[lineHigh+s] = p.high()
+	binary.LittleEndian.PutUint16(l[2*s&62:], p.low())
+	l[(lineHigh+s)&63] = p.high()
 }
+
+func (l *filterLine) free(s int) { binary.LittleEndian.PutUint16(l[2*s&62:], 0) }

@@ -185,11 +185,11 @@ func TestFilterEntriesThatAreAlike(t *testing.T) {
 			case n > 0 && (!growing || r.IntN(4) == 0):
 				drop(r.IntN(n))
 			case n == lines*lineSlots:
-				if full++; f.enterAt(p) || f.addAt(p) {
+				if full++; f.enterAt(p) || f.one(adding, p) {
 					t.Fatalf("seed %d, step %d: entered where no slot is free", seed, step)
 				}
 			case r.IntN(8) == 0:
-				if f.addAt(p) == had {
+				if f.one(adding, p) == had {
 					t.Fatalf("seed %d, step %d: had it %v, and added it", seed, step, had)
 				} else if !had {
 					in = append(in, p)
@@ -335,5 +335,46 @@ func TestFilterAllocatesNothing(t *testing.T) {
 	})
 	if n > 0 {
 		t.Errorf("%v allocations without vectors", n)
+	}
+}
+
+// TestFilterLinesAreFoundIn: the first slot with both tags is found, and the first free one, whatever stands in the others: of tags
+// next to one another or with their top bits only, what is counted from one to the next is not taken for a tag.
+func TestFilterLinesAreFoundIn(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 48))
+	lows := []uint64{0, 1, 2, 0x7FFF, 0x8000, 0x8001, 0xFFFF}
+	found, none := 0, 0
+	for range 200000 {
+		var l filterLine
+		few := lows[r.IntN(2):][:1+r.IntN(len(lows)-1)]
+		for s := range lineSlots {
+			l.set(s, filterPlace(few[r.IntN(len(few))]|r.Uint64N(3)<<16))
+		}
+		l[lineReach] = uint8(r.Uint32())
+		p := filterPlace(lows[1+r.IntN(len(lows)-1)] | r.Uint64N(3)<<16)
+		first := func(is func(s int) bool) int {
+			for s := range lineSlots {
+				if is(s) {
+					return s
+				}
+			}
+			return -1
+		}
+		like := first(func(s int) bool { return l.low(s) == p.low() })
+		both := first(func(s int) bool { return l.tags(s) == p })
+		free := first(func(s int) bool { return l.low(s) == 0 })
+		got, marks := l.look(p.low())
+		if got != (like >= 0) || marks != l.marks(0) || l.find(0) != free || l.find(p) != both || like >= 0 && firstSlot(l.marks(p.low())) != like {
+			t.Fatalf("%x in %x: slot %d has the low tag: %v; %d both, found %d; %d is free, found %d; free are %x and %x",
+				p, l, like, got, both, l.find(p), free, l.find(0), marks, l.marks(0))
+		}
+		if both >= 0 {
+			found++
+		} else {
+			none++
+		}
+	}
+	if found < 20000 || none < 20000 {
+		t.Errorf("%d were found, %d not", found, none)
 	}
 }

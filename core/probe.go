@@ -59,8 +59,8 @@ func (d *directory) locate(p *probe, hashes []uint64) {
 // they work with stays in registers; probe_amd64.s has them again, the last two for
 // processors with vectors.
 
-// aimEach finds the places of as many hashes as there are aims, and asks for their lines.
-func (d *directory) aimEach(at []aim, hashes []uint64) (asked uint8) {
+// aimEach finds the places of as many hashes as there are aims.
+func (d *directory) aimEach(at []aim, hashes []uint64) {
 	top, shift, key := d.top, (63-d.depth)&63, d.key
 	hashes = hashes[:len(at)]
 	for i := range at {
@@ -69,10 +69,6 @@ func (d *directory) aimEach(at []aim, hashes []uint64) (asked uint8) {
 		c := r.chunk(home(m))
 		at[i] = aim{uintptr(unsafe.Pointer(c)), uintptr(unsafe.Pointer(r.leaf)), m}
 	}
-	for i := range at { // independent of one another
-		asked |= at[i].chunk().tags[0]
-	}
-	return asked
 }
 
 // insertEach enters blocks under the hashes aimed at, up to the first that the home chunk

@@ -224,6 +224,25 @@ more:
 	JGE  next
 	RET
 
+// func askLines(places *filterPlace, n int, lines *filterLine)
+TEXT ·askLines(SB), NOSPLIT, $0-24
+	MOVQ places+0(FP), SI
+	MOVQ n+8(FP), CX
+	MOVQ lines+16(FP), DI
+	JMP  more
+
+next:
+	MOVQ       (SI), AX
+	SHRQ       $32, AX
+	SHLQ       $6, AX
+	PREFETCHT0 (DI)(AX*1)
+	ADDQ       $8, SI
+
+more:
+	DECQ CX
+	JGE  next
+	RET
+
 // func searchAll(segs *uint32, n int, slabs *slab, hash uint64) int
 TEXT ·searchAll(SB), NOSPLIT, $0-40
 	MOVQ         segs+0(FP), SI

@@ -47,23 +47,6 @@ func piecesWide(p *uint64, room int, rest *[]uint64, local *uint64, n int) int
 //go:noescape
 func piecesNarrow(p *uint64, room int, rest *[]uint64, local *uint64, n int) int
 
-// ask asks for the cache lines of r's body and for the first of its content, which is to be
-// compared as soon as the body is there.
-func (r *run) ask() { askRun(r) }
-
-//go:noescape
-func askRun(r *run)
-
-// ask asks for the children, if they are few, or for what leads to them.
-func (k *childSet) ask() {
-	if k != nil {
-		askChildren(k)
-	}
-}
-
-//go:noescape
-func askChildren(k *childSet)
-
 // aimAt is aimEach.
 func (d *directory) aimAt(at []aim, hashes []uint64) {
 	aimAll(unsafe.SliceData(at), unsafe.SliceData(hashes), len(at), unsafe.SliceData(d.top), uint64(63-d.depth), &d.key)
@@ -94,25 +77,12 @@ func removeAt(at []aim, blocks []uint32) (n int, late uint32) {
 //go:noescape
 func removeVector(at *aim, blocks *uint32, n int) (taken int, late uint32)
 
-// ask asks for the hashes of segments.
-func (a *arena) ask(segs []uint32) {
-	askAll(unsafe.SliceData(segs), len(segs), unsafe.SliceData(a.slabs))
-}
-
-//go:noescape
-func askAll(segs *uint32, n int, slabs *slab)
-
-// ask asks for the home lines of the first hashes. In Go there is no such instruction, and a load of which nothing
-// is used is waited for all the same.
-func (f *filter) ask(key *hasher, hashes []uint64) {
-	n := min(len(hashes), filterBatch)
-	switch {
-	case n == 0 || len(f.lines) == 0 || vectors == noVectors:
-	case vectors == wide:
-		askWide(f, key, unsafe.SliceData(hashes), n)
-	default:
-		askNarrow(f, key, unsafe.SliceData(hashes), n)
+func askVector(f *filter, key *hasher, hashes *uint64, n int) {
+	if vectors == wide {
+		askWide(f, key, hashes, n)
+		return
 	}
+	askNarrow(f, key, hashes, n)
 }
 
 //go:noescape
@@ -120,16 +90,6 @@ func askWide(f *filter, key *hasher, hashes *uint64, n int)
 
 //go:noescape
 func askNarrow(f *filter, key *hasher, hashes *uint64, n int)
-
-// askFirst asks for the first words.
-func askFirst(words []uint64) {
-	if len(words) > 0 {
-		askWord(unsafe.SliceData(words))
-	}
-}
-
-//go:noescape
-func askWord(p *uint64)
 
 // These do what the filter's add, drop and leadingAbsent do for n hashes, at least one. They return
 // how many they did: the next one is to be done in general.

@@ -3,8 +3,8 @@
 package core
 
 import (
-	"runtime"
 	"slices"
+	"unsafe"
 )
 
 const vectors = noVectors
@@ -13,21 +13,16 @@ func matchVector(_, _ *uint64, _ int) int { return 0 }
 
 func matchPieces(_ *uint64, _ int, _ *[]uint64, _ *uint64, _ int) int { return 0 }
 
-func (r *run) ask() {}
-
-func (k *childSet) ask() {}
-
-func (d *directory) aimAt(at []aim, hashes []uint64) { runtime.KeepAlive(d.aimEach(at, hashes)) }
+func (d *directory) aimAt(at []aim, hashes []uint64) {
+	d.aimEach(at, hashes)
+	askChunks(unsafe.SliceData(at), len(at))
+}
 
 func insertAt(at []aim, blocks []uint32) (n int, late uint32) { return insertEach(at, blocks) }
 
 func removeAt(at []aim, blocks []uint32) (n int, late uint32) { return removeEach(at, blocks) }
 
-func (a *arena) ask([]uint32) {}
-
-func askFirst([]uint64) {}
-
-func (f *filter) ask(*hasher, []uint64) {}
+func askVector(*filter, *hasher, *uint64, int) {}
 
 func addVector(*filter, *hasher, *uint64, int) int { return 0 }
 

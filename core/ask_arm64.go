@@ -1,0 +1,6 @@
+package core
+
+// askChunks asks for the home chunks of what is aimed at.
+//
+//go:noescape
+func askChunks(at *aim, n int)
