@@ -1,0 +1,74 @@
+#include "textflag.h"
+
+// func Fill()
+TEXT ·Fill(SB), NOSPLIT, $0-0
+	VPCMPEQD Y0, Y0, Y0
+	VPCMPEQD Y1, Y1, Y1
+	VPCMPEQD Y2, Y2, Y2
+	VPCMPEQD Y3, Y3, Y3
+	VPCMPEQD Y4, Y4, Y4
+	VPCMPEQD Y5, Y5, Y5
+	VPCMPEQD Y6, Y6, Y6
+	VPCMPEQD Y7, Y7, Y7
+	VPCMPEQD Y8, Y8, Y8
+	VPCMPEQD Y9, Y9, Y9
+	VPCMPEQD Y10, Y10, Y10
+	VPCMPEQD Y11, Y11, Y11
+	VPCMPEQD Y12, Y12, Y12
+	VPCMPEQD Y13, Y13, Y13
+	VPCMPEQD Y14, Y14, Y14
+	RET
+
+#define BOTH(x, y) \
+	VEXTRACTI128 $1, y, x \
+	VPAND        x, X0, X0
+
+// func Filled() bool
+TEXT ·Filled(SB), NOSPLIT, $0-1
+	VEXTRACTI128 $1, Y0, X0
+	BOTH(X1, Y1)
+	BOTH(X2, Y2)
+	BOTH(X3, Y3)
+	BOTH(X4, Y4)
+	BOTH(X5, Y5)
+	BOTH(X6, Y6)
+	BOTH(X7, Y7)
+	BOTH(X8, Y8)
+	BOTH(X9, Y9)
+	BOTH(X10, Y10)
+	BOTH(X11, Y11)
+	BOTH(X12, Y12)
+	BOTH(X13, Y13)
+	BOTH(X14, Y14)
+	VPCMPEQD     X1, X1, X1
+	VPTEST       X1, X0 // the carry: nothing of X1 is lacking
+	SETCS        ret+0(FP)
+	VZEROUPPER
+	RET
+
+#define UPPER(x, y) \
+	VEXTRACTI128 $1, y, x \
+	VPOR         x, X0, X0
+
+// func UpperHalves() bool
+TEXT ·UpperHalves(SB), NOSPLIT, $0-1
+	VEXTRACTI128 $1, Y0, X0
+	UPPER(X1, Y1)
+	UPPER(X2, Y2)
+	UPPER(X3, Y3)
+	UPPER(X4, Y4)
+	UPPER(X5, Y5)
+	UPPER(X6, Y6)
+	UPPER(X7, Y7)
+	UPPER(X8, Y8)
+	UPPER(X9, Y9)
+	UPPER(X10, Y10)
+	UPPER(X11, Y11)
+	UPPER(X12, Y12)
+	UPPER(X13, Y13)
+	UPPER(X14, Y14)
+	UPPER(X15, Y15)
+	VPTEST       X0, X0
+	SETNE        ret+0(FP)
+	VZEROUPPER
+	RET
