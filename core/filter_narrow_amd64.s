@@ -109,4 +109,5 @@ TEXT ·absentNarrow(SB), NOSPLIT, $640-40
 // func askNarrow(f *filter, key *hasher, hashes *uint64, n int)
 TEXT ·askNarrow(SB), NOSPLIT, $640-32
 	BEGIN
+	DONE
 	RET

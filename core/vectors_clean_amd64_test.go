@@ -63,6 +63,21 @@ func eachThatVectorsDo(n int, f func(do whatVectorsDo)) {
 	}
 }
 
+// TestVectorsAreLeftClean: whatever assembly was given, the upper halves of the vectors are clear after it, or what is compiled
+// would be slower until somebody else clears them.
+func TestVectorsAreLeftClean(t *testing.T) {
+	eachVectors(t, func(t *testing.T) {
+		for n := 1; n <= 80; n++ {
+			eachThatVectorsDo(n, func(do whatVectorsDo) {
+				vectortest.UpperHalves()
+				if do.f(); vectortest.UpperHalves() {
+					t.Errorf("%s of %d: something is left in the upper halves", do.what, n)
+				}
+			})
+		}
+	})
+}
+
 // TestWithoutVectorsNoneAreUsed: a processor that has none is told to do nothing with them. The runtime's comparison of memory
 // does what it finds the processor to have.
 func TestWithoutVectorsNoneAreUsed(t *testing.T) {
