@@ -107,7 +107,9 @@ func filterVectorsKeepToTheSlots(t *testing.T) {
 					a.n++
 				}
 			}
-			a.lines[i][lineReach] = []uint8{0, 0, 0x11, 0x12}[r.IntN(4)]
+			if reach := uint8(r.IntN(4)); reach > 1 { // and so many are away
+				a.lines[i][lineReach] = reach - 1 | uint8(1+r.IntN(manyAway))<<4
+			}
 		}
 		b := &filter{slices.Clone(a.lines), a.n}
 		op, hash := filterOp(step%3), pool[r.IntN(len(pool))]
