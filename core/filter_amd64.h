@@ -85,17 +85,14 @@ GLOBL spread<>(SB), RODATA|NOPTR, $24
 	MOVL       R8, 68(AX)               \
 	ADDQ       $8, AX
 
-// aimOne is aim by one hash after the other.
+// aimOne is aim by one hash after the other, where no more than eight are left.
 TEXT aimOne<>(SB), NOSPLIT|NOFRAME, $0-0
-	MOVQ    R14, AX
-	MOVQ    $0x9E3779B97F4A7C15, R10
-	LEAQ    64(SI), DX
-	CMPQ    DX, CX
-	CMOVQHI CX, DX
+	MOVQ R14, AX
+	MOVQ $0x9E3779B97F4A7C15, R10
 
 next:
 	FEW
-	CMPQ SI, DX
+	CMPQ SI, CX
 	JCS  next
 	RET
 
