@@ -39,7 +39,7 @@ UNRACED    = [ -z "$(RACE)" ] || [ '$(RUN)' != . ] || { \
 PROGRAMS  := $(CURDIR)/bin/test
 
 .DEFAULT_GOAL := help
-.PHONY: help run example build release test test-release race test-32 test-engines test-chat test-apis test-clients test-gateway test-tokens test-deploy test-console test-k8s lint-workflow test-upgrade test-groups fuzz nightly bench bench-proxy bench-hold bench-tokens lab-table benchstat reference faults lint vuln tidy clean
+.PHONY: help run example build release test test-release race test-32 test-cpus test-engines test-chat test-apis test-clients test-gateway test-tokens test-deploy test-console test-k8s lint-workflow test-upgrade test-groups fuzz nightly bench bench-proxy bench-hold bench-tokens lab-table benchstat reference faults lint vuln tidy clean
 
 help: ## print this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,6 +83,12 @@ test-engines: ## against the publishers of vLLM and SGLang releases (Python 3.11
 test-groups: ## cache groups beside vLLM's and SGLang's own prefix caches (Python 3.11, for SGLang with torch; downloads 380 MB once; skips without); SEEDS="1 2" LAYOUTS=300 STEPS=40
 	@GO='$(GO)' SEEDS='$(SEEDS)' LAYOUTS='$(LAYOUTS)' STEPS='$(STEPS)' RELEASE='$(RELEASE)' sh core/groups/testdata/run.sh
 	@GO='$(GO)' SEEDS='$(SEEDS)' STEPS='$(STEPS)' sh core/groups/testdata/sglang.sh
+
+test-cpus: ## the index on other processors, emulated: amd64 without vectors, arm64 (Debian's qemu-user-static; skips without); RUN=regexp
+	@for cpu in 'amd64 qemu-x86_64-static -cpu Nehalem' 'arm64 qemu-aarch64-static'; do \
+		arch=$${cpu%% *} emulator=$${cpu#* }; \
+		if ! command -v $${emulator%% *} >/dev/null; then echo "skipped: no $${emulator%% *}"; continue; fi; \
+		GOARCH=$$arch CGO_ENABLED=0 $(GO) test -count=1 -timeout=0 -exec "$$emulator" -run '$(RUN)' ./core || exit 1; done
 
 test-chat: ## chat templates beside transformers (Python 3.11, npm, downloads 400 MB once; skips without); CASES=2000 a template
 	@GO='$(GO)' RUN='$(RUN)' KVATLAS_CHAT_CASES='$(CASES)' sh internal/testing/chattest/run.sh
