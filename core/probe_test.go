@@ -3,8 +3,10 @@ package core
 import (
 	"math/bits"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"testing"
+	"unsafe"
 
 	"github.com/kvatlas/kvatlas/internal/hugemem"
 	"github.com/kvatlas/kvatlas/internal/testing/racetest"
@@ -143,6 +145,21 @@ func vectorsDoAsTheLoops(t *testing.T) {
 			t.Errorf("seed %d: only %d entries were late", seed, lates)
 		}
 	}
+}
+
+// TestVectorsKeepToTheTags: what stands behind a chunk's tags is not taken for one, nor what is behind the chunk for its block.
+func TestVectorsKeepToTheTags(t *testing.T) {
+	eachVectors(t, func(t *testing.T) {
+		chunks, l := make([]chunk, 2), new(leaf)
+		t.Cleanup(func() { runtime.KeepAlive([]any{chunks, l}) }) // so they stay where they are
+		for tag := 1; tag < 256; tag++ {
+			chunks[0], chunks[1], *l = chunk{guest: uint16(tag)}, chunk{tags: [chunkSlots]uint8{3: 0x50}}, leaf{}
+			at := aim{uintptr(unsafe.Pointer(&chunks[0])), uintptr(unsafe.Pointer(l)), 5<<60 | uint64(tag)}
+			if n, late := insertAt([]aim{at}, []uint32{1}); n != 1 || late != 0 || chunks[0].tags[0] != uint8(tag) {
+				t.Fatalf("tag %d: %d are taken, late %b", tag, n, late)
+			}
+		}
+	})
 }
 
 // TestEnteringStopsAtTheFirstThatIsThere: of a batch exactly what is before the first hash that
