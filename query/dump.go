@@ -2,6 +2,7 @@ package query
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -261,14 +262,18 @@ func (d *dumpStream) step() error {
 // copyRank copies what the next rank holds, with the position of that moment.
 func (d *dumpStream) copyRank() error {
 	id := d.ranks[0]
-	var wait func() ([]shard.Dumped, error)
-	var failed error
+	var begun func()
+	var wait func(context.Context) ([]shard.Dumped, error)
 	at, err := d.position(func(ctx context.Context) (err error) {
-		wait, err = d.space.BeginDump(ctx, id)
+		begun, wait, err = d.space.BeginDump(ctx, id)
 		return err
-	}, func() { d.rank, failed = wait() })
-	if err == nil {
-		err = failed
+	}, func() { begun() }) // what the index refuses while it is copied is not missing in it
+	if wait != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), d.s.cfg.WriteTimeout)
+		defer cancel()
+		var failed error
+		d.rank, failed = wait(ctx)
+		err = cmp.Or(err, failed)
 	}
 	if err != nil {
 		return err

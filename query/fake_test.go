@@ -124,8 +124,8 @@ func (sp *fakeSpace) Ranks() []shard.RankStat {
 }
 
 // BeginDump has the whole chain on the device.
-func (sp *fakeSpace) BeginDump(_ context.Context, id shard.RankID) (wait func() ([]shard.Dumped, error), err error) {
-	return func() (all []shard.Dumped, err error) {
+func (sp *fakeSpace) BeginDump(_ context.Context, id shard.RankID) (begun func(), wait func(context.Context) ([]shard.Dumped, error), err error) {
+	return func() {}, func(context.Context) (all []shard.Dumped, err error) {
 		for _, r := range sp.ranks {
 			if r.RankID != id {
 				continue

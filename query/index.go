@@ -33,9 +33,9 @@ type Space interface {
 	Pools() []shard.PoolStat
 	// Ranks returns what every rank holds, sorted by worker and rank.
 	Ranks() []shard.RankStat
-	// BeginDump queues a copying of what the rank holds; wait, which is to be called, returns it. See
-	// shard.Space.
-	BeginDump(ctx context.Context, id shard.RankID) (wait func() ([]shard.Dumped, error), err error)
+	// BeginDump queues a copying of what the rank holds; begun returns when it is to be copied, and wait, which is to be called,
+	// the copy. See shard.Space.
+	BeginDump(ctx context.Context, id shard.RankID) (begun func(), wait func(context.Context) ([]shard.Dumped, error), err error)
 }
 
 // Found collects the ranks of one lookup. It is reused.

@@ -268,8 +268,8 @@ func (x *readyIndex) Hybrid() bool            { return false }
 func (x *readyIndex) Pools() []shard.PoolStat { return nil }
 func (x *readyIndex) Ranks() []shard.RankStat { return nil }
 
-func (x *readyIndex) BeginDump(context.Context, shard.RankID) (func() ([]shard.Dumped, error), error) {
-	return func() ([]shard.Dumped, error) { return nil, nil }, nil
+func (x *readyIndex) BeginDump(context.Context, shard.RankID) (func(), func(context.Context) ([]shard.Dumped, error), error) {
+	return func() {}, func(context.Context) ([]shard.Dumped, error) { return nil, nil }, nil
 }
 
 func (x *readyIndex) Unfold(dst, _ []uint64) []uint64 { return dst }

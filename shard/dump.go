@@ -20,18 +20,18 @@ type Dumped struct {
 // there. It is copied while batches go on being applied (see core.Dump). ctx bounds the
 // waits for room in the queue.
 func (s *Space) DumpRank(ctx context.Context, id RankID) ([]Dumped, error) {
-	wait, err := s.BeginDump(ctx, id)
+	_, wait, err := s.BeginDump(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	return wait()
+	return wait(ctx)
 }
 
 // BeginDump queues a DumpRank: it is of what the batches leave that were given
-// to the space before the call. wait, which the caller has to call, returns the events.
-func (s *Space) BeginDump(ctx context.Context, id RankID) (wait func() ([]Dumped, error), err error) {
+// to the space before the call. begun returns when these are applied, and wait, which the caller has to call, the events.
+func (s *Space) BeginDump(ctx context.Context, id RankID) (begun func(), wait func(context.Context) ([]Dumped, error), err error) {
 	if err := s.canCut(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	parts := make([]*core.Dump, len(s.shards))
 	var groups []Dumped  // of the home's owner
@@ -41,7 +41,7 @@ func (s *Space) BeginDump(ctx context.Context, id RankID) (wait func() ([]Dumped
 			left.Store(true)
 		}
 	}
-	begun := make(chan struct{})
+	applied := make(chan struct{})
 	err = s.submit(ctx, func(t *task) {
 		m := s.table.find(id)
 		t.inspect = func(o *owner) {
@@ -57,13 +57,13 @@ func (s *Space) BeginDump(ctx context.Context, id RankID) (wait func() ([]Dumped
 			parts[o.number] = o.index.(cutter).BeginDump(o.holder(m))
 			step(o)
 		}
-		t.done = func(core.Outcome) { close(begun) }
+		t.done = func(core.Outcome) { close(applied) }
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return func() (all []Dumped, err error) {
-		for <-begun; err == nil && left.Swap(false); {
+	return func() { <-applied }, func(ctx context.Context) (all []Dumped, err error) {
+		for <-applied; err == nil && left.Swap(false); {
 			err = s.submitWait(ctx, func(t *task) { t.inspect = step })
 		}
 		if err != nil {

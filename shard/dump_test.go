@@ -105,13 +105,13 @@ func TestDumpsInSteps(t *testing.T) {
 						continue
 					}
 					h := ops[r.IntN(i+1)].Holder
-					wait, err := sp.BeginDump(t.Context(), rankOf(h))
+					_, wait, err := sp.BeginDump(t.Context(), rankOf(h))
 					if err != nil {
 						t.Fatal(err)
 					}
 					want := o.KnownHashes(h)
 					dumps.Go(func() {
-						if dumped, err := wait(); err != nil || !reflect.DeepEqual(restored(dumped), want) {
+						if dumped, err := wait(t.Context()); err != nil || !reflect.DeepEqual(restored(dumped), want) {
 							t.Errorf("%s, seed %d: the dump of holder %d after operation %d restores\n  have %v\n  want %v, %v", g.Name, seed, h, i, restored(dumped), want, err)
 						}
 					})
@@ -130,12 +130,16 @@ func TestADumpThatBreaksOff(t *testing.T) {
 		apply(t, sp, chain(1, 0, 100+i))
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	wait, err := sp.BeginDump(ctx, RankID{Worker: 1})
+	begun, wait, err := sp.BeginDump(ctx, RankID{Worker: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
+	begun() // which does not wait for what is copied after
+	if index.last.Next(0) {
+		t.Fatal("all is copied where the dump begins")
+	}
 	cancel()
-	if dumped, err := wait(); !errors.Is(err, context.Canceled) || dumped != nil {
+	if dumped, err := wait(ctx); !errors.Is(err, context.Canceled) || dumped != nil {
 		t.Errorf("%v, %v", dumped, err)
 	}
 	copied := 0
