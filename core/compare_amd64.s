@@ -80,8 +80,8 @@ final:                    \
 	LEAQ  (AX*8), R8         \
 	MOVQ  R12, SI            \
 	SUBQ  R8, SI             \
-	ADDQ  $256, R10          \
-	ADDQ  $24, R11           \
+	ADDQ  $256, R10          /* pieceBlocks */ \
+	ADDQ  $24, R11           /* sizeof([]uint64) */ \
 	JMP   piece              \
 differ:                   \
 	TZCNTL R8, R8            \
@@ -90,6 +90,8 @@ done:                     \
 	VZEROUPPER               \
 	MOVQ  AX, ret+40(FP)     \
 	RET
+
+// With vectors of 64 bytes.
 
 // MANY sets the flags by whether 32 words are equal.
 #define MANY \
@@ -102,14 +104,14 @@ done:                     \
 	VPXORQ     128(DI)(AX*8), Z2, Z2 \
 	VPXORQ     192(DI)(AX*8), Z3, Z3 \
 	VPORQ      Z0, Z1, Z1           \
-	VPTERNLOGQ $0xFE, Z1, Z2, Z3    \
+	VPTERNLOGQ $0xFE, Z1, Z2, Z3    /* or of the three */ \
 	VPTESTMQ   Z3, Z3, K1           \
 	KORTESTB   K1, K1
 
 // EIGHT makes R8 which of eight words differ.
 #define EIGHT \
 	VMOVDQU64 (SI)(AX*8), Z0         \
-	VPCMPUQ   $4, (DI)(AX*8), Z0, K1 \
+	VPCMPUQ   $4, (DI)(AX*8), Z0, K1 /* not equal */ \
 	KMOVB     K1, R8
 
 // LAST is EIGHT for the first DX.
@@ -129,6 +131,8 @@ TEXT ·matchWide(SB), NOSPLIT, $0-32
 // func piecesWide(p *uint64, room int, rest *[]uint64, local *uint64, n int) int
 TEXT ·piecesWide(SB), NOSPLIT, $0-48
 	PIECES
+
+// With vectors of 32 bytes.
 
 #undef MANY
 #undef EIGHT
@@ -177,6 +181,7 @@ TEXT ·piecesWide(SB), NOSPLIT, $0-48
 	VMOVDQU 32(DI)(AX*8), Y3 \
 	UNLIKE
 
+// The first DX lanes are set in what stands so many words before leading<>+64.
 DATA leading<>+0(SB)/8, $-1
 DATA leading<>+8(SB)/8, $-1
 DATA leading<>+16(SB)/8, $-1

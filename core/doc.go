@@ -71,8 +71,8 @@
 // A third of the writer's time goes to filters and directory, a random cache line for each block
 // stored and each removed. So the lines of up to 32 blocks are asked for before the first
 // is used (filter.go, probe.go), and of the next 32 before these are done. These loops, searches and the
-// comparison of content are also in assembly, for amd64 with vectors of 32 bytes and, where more of them pays, of 64: what it does is
-// what the Go loops beside it do, which other processors run, and tests compare them.
+// comparison of content are also in assembly, for amd64 with vectors of 32 bytes, and those of filters and content of 64, too: what it
+// does is what the Go loops beside it do, which other processors run, and tests compare them. Of arm64 it only asks for lines.
 //
 // Engines' commonest events, one block more or less at the end of a run, are done at once
 // where all is ordinary (end.go): with all that a write may have to look after, such an event

@@ -34,66 +34,61 @@ DATA spread<>+8(SB)/8, $0x0B0B0B0B0A090A09
 DATA spread<>+16(SB)/8, $0x10001            // low tags are never 0
 GLOBL spread<>(SB), RODATA|NOPTR, $24
 
-// ASK asks for the home lines of a block.
+#define SPREADING $0x9E3779B97F4A7C15
+
+// ASK asks for the home lines of a block, one of which ASKED asks for.
 #define ASK \
-	MOVQ       0(R14), AX \
-	PREFETCHT0 (AX) \
-	MOVQ       8(R14), AX \
-	PREFETCHT0 (AX) \
-	MOVQ       16(R14), AX \
-	PREFETCHT0 (AX) \
-	MOVQ       24(R14), AX \
-	PREFETCHT0 (AX) \
-	MOVQ       32(R14), AX \
-	PREFETCHT0 (AX) \
-	MOVQ       40(R14), AX \
-	PREFETCHT0 (AX) \
-	MOVQ       48(R14), AX \
-	PREFETCHT0 (AX) \
-	MOVQ       56(R14), AX \
+	ASKED(0)  \
+	ASKED(8)  \
+	ASKED(16) \
+	ASKED(24) \
+	ASKED(32) \
+	ASKED(40) \
+	ASKED(48) \
+	ASKED(56)
+
+#define ASKED(at) \
+	MOVQ       at(R14), AX \
 	PREFETCHT0 (AX)
 
-// FEW aims at one hash, for AX in the ring. R10 is a factor; beyond the ring are the key, the other factor and the number of lines.
-#define FEW \
-	MOVQ       (SI), R8                 \
-	ADDQ       $8, SI                   \
-	XORQ       512(BX), R8              \
-	IMULQ      R10, R8                  \
-	MOVQ       R8, R9                   \
-	SHRQ       $32, R9                  \
-	XORQ       R9, R8                   \
-	IMULQ      R10, R8                  \
-	MOVQ       R8, R9                   \
-	SHRQ       $32, R9                  \
-	XORQ       R9, R8                   \
-	IMULQ      520(BX), R8              \
-	MOVQ       R8, R9                   \
-	SHRQ       $32, R9                  \
-	IMULQ      528(BX), R9              \
-	SHRQ       $32, R9                  \
-	SHLQ       $6, R9                   \
-	ADDQ       DI, R9                   \
-	PREFETCHT0 (R9)                     \
-	MOVQ       R9, 0(AX)                \
-	SHRQ       $8, R8                   \
-	MOVWLZX    R8, R9                   \
-	SHRL       $16, R8                  \
-	CMPL       R9, $1                   \
-	ADCL       $0, R9                   \
-	IMULL      $0x10001, R9             \
-	MOVL       R9, 64(AX)               \
-	MOVL       R8, 68(AX)               \
-	ADDQ       $8, AX
-
-// aimOne is aim by one hash after the other, where no more than eight are left.
+// aimOne is AIM by one hash after the other, where no more than eight are left. Beyond the ring are the key, a factor and the number
+// of lines.
 TEXT aimOne<>(SB), NOSPLIT|NOFRAME, $0-0
 	MOVQ R14, AX
-	MOVQ $0x9E3779B97F4A7C15, R10
+	MOVQ SPREADING, R10
 
 next:
-	FEW
-	CMPQ SI, CX
-	JCS  next
+	MOVQ       (SI), R8
+	ADDQ       $8, SI
+	XORQ       512(BX), R8
+	IMULQ      R10, R8
+	MOVQ       R8, R9
+	SHRQ       $32, R9
+	XORQ       R9, R8
+	IMULQ      R10, R8
+	MOVQ       R8, R9
+	SHRQ       $32, R9
+	XORQ       R9, R8
+	IMULQ      520(BX), R8
+	MOVQ       R8, R9
+	SHRQ       $32, R9
+	IMULQ      528(BX), R9
+	SHRQ       $32, R9
+	SHLQ       $6, R9
+	ADDQ       DI, R9
+	PREFETCHT0 (R9)
+	MOVQ       R9, 0(AX)
+	SHRQ       $8, R8
+	MOVWLZX    R8, R9
+	SHRL       $16, R8
+	CMPL       R9, $1
+	ADCL       $0, R9
+	IMULL      $0x10001, R9
+	MOVL       R9, 64(AX)
+	MOVL       R8, 68(AX)
+	ADDQ       $8, AX
+	CMPQ       SI, CX
+	JCS        next
 	RET
 
 // BEGIN takes the arguments and aims at the first hashes, of which there is one at least.
@@ -223,14 +218,14 @@ like:                         \
 	LIKE(R14)                   \
 	JNZ     end                 \
 past:                         \
-	DECL    DX                  \
+	DECL    DX                  /* lines more may have it */ \
 	JS      still               \
 	AFTER(R14)                  \
 	LOW(R14)                    \
 	JZ      past                \
 	JMP     like                \
 still:                        \
-	LINE(R8)                    \
+	LINE(R8)                    /* the one that FREE is about */ \
 	JMP     free                \
 full:                         \
 	XORL    DX, DX              \
@@ -304,7 +299,7 @@ far:                          \
 	LIKE(R8)                    \
 	JZ      fewer               \
 	TESTL   R14, R14            \
-	JNZ     end                 \
+	JNZ     end                 /* there are two: who else may reach the first is to reach the other */ \
 	MOVL    AX, R14             \
 	MOVQ    R8, R10             \
 fewer:                        \
@@ -319,7 +314,7 @@ looked:                       \
 	JEQ     done                \
 	MOVBLZX 63(R8), AX          \
 	CMPL    AX, $0xF0           \
-	JCC     done                \
+	JCC     done                /* it says no more than many */ \
 	SUBL    $0x10, AX           \
 	XORL    DX, DX              \
 	CMPL    AX, $0x10           \
@@ -354,7 +349,7 @@ like:                         \
 	LIKE(R8)                    \
 	JNZ     end                 \
 past:                         \
-	DECL    DX                  \
+	DECL    DX                  /* lines more may have it */ \
 	JS      done                \
 	AFTER(R8)                   \
 	LOW(R8)                     \

@@ -80,7 +80,7 @@ some:
 
 #define READY \
 	VPBROADCASTQ   512(BX), Y6                \
-	MOVQ           $0x9E3779B97F4A7C15, R10   \
+	MOVQ           SPREADING, R10   \
 	VMOVQ          R10, X7                    \
 	VPBROADCASTQ   X7, Y7                     \
 	VPSRLQ         $32, Y7, Y8                \

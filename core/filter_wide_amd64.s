@@ -67,7 +67,7 @@ some:
 
 #define READY \
 	VPBROADCASTQ    512(BX), Z20        \
-	MOVQ            $0x9E3779B97F4A7C15, R10 \
+	MOVQ            SPREADING, R10 \
 	VPBROADCASTQ    R10, Z21            \
 	VPBROADCASTQ    R12, Z22            \
 	VPBROADCASTQ    8(DX), Z23          \

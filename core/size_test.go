@@ -21,7 +21,7 @@ func TestLayout(t *testing.T) {
 		"leaf":      {unsafe.Sizeof(leaf{}), 16, false},            // and on where its window is
 		"slab":      {unsafe.Sizeof(slab{}), 104, true},            // and on this
 		"filter":    {unsafe.Sizeof(filter{}), filterBytes, true},
-		"filter.n":  {unsafe.Offsetof(filter{}.n), 24, true}, // filter_amd64.s counts on it
+		"filter.n":  {unsafe.Offsetof(filter{}.n), 24, true}, // filter_amd64.h counts on it
 		"childSlot": {unsafe.Sizeof(childSlot{}), 16, false},
 	} {
 		if s.pointers && strconv.IntSize == 32 { // they are smaller, and nothing counts on it

@@ -15,7 +15,7 @@ func TestHistoriesWithNarrowVectors(t *testing.T) { historiesWith(t, core.Narrow
 
 func historiesWith(t *testing.T, v core.VectorSet) {
 	if !core.HasVectors(v) {
-		t.Skip("this machine has none")
+		t.Skip("this machine has no such vectors")
 	}
 	core.WithVectors(v, func() {
 		for _, g := range coretest.Solo() {

@@ -22,8 +22,6 @@ func insertAt(at []aim, blocks []uint32) (n int, late uint32) { return insertEac
 
 func removeAt(at []aim, blocks []uint32) (n int, late uint32) { return removeEach(at, blocks) }
 
-func askVector(*filter, *hasher, *uint64, int) {}
-
 func addVector(*filter, *hasher, *uint64, int) int { return 0 }
 
 func dropVector(*filter, *hasher, *uint64, int) int { return 0 }
