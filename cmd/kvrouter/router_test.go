@@ -259,7 +259,7 @@ func othersMakeRoom(t *testing.T, a, b string) {
 		_, _ = fmt.Sscan(text, &n) // 0 fails the test
 		return n
 	}
-	heard := func(want int) { // 4 are there already: the one of the caller, and the long ones
+	heard := func(want int) { // one is the caller's, three are the long ones
 		t.Helper()
 		waittest.Until(t, func() error {
 			if n := count("kvatlas_router_live_bookings"); n != want {
@@ -269,51 +269,39 @@ func othersMakeRoom(t *testing.T, a, b string) {
 		})
 	}
 	tries := func() int { return count("kvatlas_router_put_off_total") }
-	for w := range 3 {
-		reserve(fmt.Sprint("long-", w), w, 100_000)
-	}
-	heard(4)
-	done := make(chan string, 1)
-	wait := func() {
+	const times = 40
+	round := func() error {
+		for i := range times {
+			reserve(fmt.Sprint("short-", i), 1, 4)
+		}
+		for w := range 3 { // last, and in each round anew: nobody waits for what should have been computed by now
+			reserve(fmt.Sprint("long-", w), w, 100_000)
+		}
+		heard(4 + times)
 		before := tries()
+		done := make(chan string, 1)
 		go func() {
 			status, text, _ := ask("POST", b+"/v1/completions", `{"model":"m","max_tokens":1,"prompt":[9,8,7,6,5,4,3,2]}`)
 			done <- fmt.Sprint(status, " ", text)
 		}()
-		waittest.Until(t, func() error {
-			if tries() == before {
-				return errors.New("it does not wait")
-			}
-			return nil
-		})
-	}
-	wait()
-	const times = 40
-	waittest.Until(t, func() error { // a machine with much to do has a round's ends heard at once
-		for i := range times {
-			reserve(fmt.Sprint("short-", i), 1, 4)
-		}
-		heard(4 + times)
-		select {
-		case <-done: // it did not wait for as long as a busy machine takes
-			wait()
-		default:
-		}
-		began, before := time.Now(), tries()
+		waittest.For(t, "it waits or is done", func() bool { return tries() > before || len(done) > 0 })
+		began := time.Now()
+		before = tries()
 		for i := range times {
 			free(fmt.Sprint("short-", i))
 		}
 		heard(4)
 		took, n := time.Since(began), tries()-before
+		for w := range 3 {
+			free(fmt.Sprint("long-", w))
+		}
+		if text := <-done; !strings.HasPrefix(text, "200 ") {
+			t.Fatal(text)
+		}
 		if looked := int(took / (50 * time.Millisecond)); n-looked < 4 { // not each: several are heard at once
 			return fmt.Errorf("in %v it tried %d times, and would have %d of itself", took, n, looked)
 		}
 		return nil
-	})
-	for w := range 3 {
-		free(fmt.Sprint("long-", w))
 	}
-	if text := <-done; !strings.HasPrefix(text, "200 ") {
-		t.Error(text)
-	}
+	waittest.Until(t, round) // a machine with much to do has a round's ends heard at once, or places the request before them
 }
