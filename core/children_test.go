@@ -4,11 +4,14 @@ import (
 	"math/rand/v2"
 	"testing"
 	"unsafe"
+
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 )
 
 // TestChildrenComeAndGo: a table of very many children, some of whose keys share their leading bits, finds each of them and
 // no other; it grows and shrinks leaf by leaf, and is small again when few are left.
 func TestChildrenComeAndGo(t *testing.T) {
+	racetest.Without(t, "one goroutine does all")
 	if n := sizeClass(int64(unsafe.Sizeof(childTable{}))); n > childTableBytes {
 		t.Errorf("a table has %d bytes, %d are accounted", n, childTableBytes)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/core/coretest"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 )
 
 // renumbering is an index whose holders have another number after each clear of all tiers: what is under the one
@@ -211,6 +212,7 @@ func FuzzClearedInSteps(f *testing.F) { coretest.Fuzz(f, newRenumbering) }
 // TestNoStepClearsMore: whatever a holder has, one-block chains, a long one, thousands of hashes for one block, all by
 // hashes of its own or others', a step takes no more of it apart than it is told to.
 func TestNoStepClearsMore(t *testing.T) {
+	racetest.Without(t, "one goroutine does all")
 	const many, amount = 5000, 640
 	f := newFiller(34)
 	one := f.hashes(many)
@@ -273,6 +275,7 @@ func TestWhatIsOwedIsWhatCanBeCleared(t *testing.T) {
 // TestClearedWhileItsListIsSwept: of a holder whose long list of runs is swept in steps most is taken apart before the
 // sweep goes on.
 func TestClearedWhileItsListIsSwept(t *testing.T) {
+	racetest.Without(t, "one goroutine does all")
 	const many = 12_000
 	f := newFiller(36)
 	hashes := f.hashes(many)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/internal/hugemem"
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 )
 
 // BenchmarkDirectory replaces the oldest hashes of a full directory, a segment
@@ -75,6 +76,7 @@ func benchDirectory(b *testing.B, benchBits int) {
 // TestReservedRoomIsUsedAndGivenBack: entries that were expected split no leaf, and what
 // was expected in vain takes no memory for long.
 func TestReservedRoomIsUsedAndGivenBack(t *testing.T) {
+	racetest.Without(t, "one goroutine does all")
 	const n = 100_000
 	r := rand.New(rand.NewPCG(1, 2))
 	a := &arena{stock: new(hugemem.Stock)}
@@ -127,6 +129,7 @@ func TestReservedRoomIsUsedAndGivenBack(t *testing.T) {
 // TestWhatIsSetAsideForManyIsEnough: of who becomes dense more hashes are entered than most directories of sparse
 // holders have.
 func TestWhatIsSetAsideForManyIsEnough(t *testing.T) {
+	racetest.Without(t, "one goroutine does all")
 	r := rand.New(rand.NewPCG(1, 3))
 	a := &arena{stock: new(hugemem.Stock)}
 	defer a.reset()

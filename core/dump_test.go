@@ -11,6 +11,7 @@ import (
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/core/coretest"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 )
 
 // restored returns what the events of a dump restore, of which each says another hash's position.
@@ -121,6 +122,7 @@ func TestDumpsAreOfTheirBeginning(t *testing.T) {
 // TestDumpWhileItsListIsSwept: of a holder with thousands of runs, which come and go so that its list of them is swept again
 // and again, several dumps are of their beginning.
 func TestDumpWhileItsListIsSwept(t *testing.T) {
+	racetest.Without(t, "one goroutine does all")
 	const many = 6000
 	f := newFiller(43)
 	rng := rand.New(rand.NewPCG(43, 43))
@@ -164,6 +166,7 @@ func TestDumpWhileItsListIsSwept(t *testing.T) {
 
 // TestNoStepCopiesMore: of one-block chains and of long ones a step copies about as much as it is told to.
 func TestNoStepCopiesMore(t *testing.T) {
+	racetest.Without(t, "one goroutine does all")
 	const many, long, amount = 1000, 256, 640
 	f := newFiller(44)
 	for range many {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 	"unsafe"
+
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 )
 
 // TestFilterLinesAreCacheLines: no line of a filter is in two cache lines, whatever its size, and
@@ -161,6 +163,7 @@ func TestFilterNeverLacks(t *testing.T) {
 // another, in full lines, far from home and beyond the last line: who takes one out takes another's
 // for it, and none of the others is lost by that.
 func TestFilterEntriesThatAreAlike(t *testing.T) {
+	racetest.Without(t, "one goroutine does all")
 	full, far := 0, 0
 	for seed := range uint64(48) {
 		r := rand.New(rand.NewPCG(seed, 4))
@@ -263,6 +266,7 @@ func TestFilterReachesAnywhere(t *testing.T) {
 // TestFilterSpreads: hashes of one pattern crowd lines no more than random ones, of which there are 1.3 %
 // more than their home has slots for, and tell each other apart as well, under any key.
 func TestFilterSpreads(t *testing.T) {
+	racetest.Without(t, "one goroutine does all")
 	inverse := uint64(1) // of the first factor
 	for range 6 {
 		inverse *= 2 - spreading*inverse
@@ -341,6 +345,7 @@ func TestFilterAllocatesNothing(t *testing.T) {
 // TestFilterLinesAreFoundIn: the first slot with both tags is found, and the first free one, whatever stands in the others: of tags
 // next to one another or with their top bits only, what is counted from one to the next is not taken for a tag.
 func TestFilterLinesAreFoundIn(t *testing.T) {
+	racetest.Without(t, "one goroutine does all")
 	r := rand.New(rand.NewPCG(1, 48))
 	lows := []uint64{0, 1, 2, 0x7FFF, 0x8000, 0x8001, 0xFFFF}
 	found, none := 0, 0

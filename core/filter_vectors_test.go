@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 )
 
 // TestFilterVectorsDoAsTheLoop: what assembly makes of a filter is what the loop does, in lines that
@@ -78,6 +80,7 @@ func filterVectorsDoAsTheLoop(t *testing.T) {
 // TestFilterVectorsKeepToTheSlots: what stands beside a line's low tags, and beside its high ones, is
 // not taken for some, nor for a free slot.
 func TestFilterVectorsKeepToTheSlots(t *testing.T) {
+	racetest.Without(t, "one goroutine does all")
 	eachVectors(t, filterVectorsKeepToTheSlots)
 }
 

@@ -4,11 +4,14 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 )
 
 // A list in pages does what a slice does, in whatever order items come and go, keeps nothing alive that it
 // does not have, and says what it takes.
 func TestPagedIsASlice(t *testing.T) {
+	racetest.Without(t, "one goroutine does all")
 	r := rand.New(rand.NewPCG(1, 2))
 	var l paged[*int]
 	var want []*int

@@ -6,10 +6,12 @@ import (
 	"testing"
 
 	"github.com/kvatlas/kvatlas/internal/hugemem"
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 )
 
 // TestPagesComeAndGo: no page is given out twice, each is clear, and blocks of which nobody has a page go back when many are free.
 func TestPagesComeAndGo(t *testing.T) {
+	racetest.Without(t, "one goroutine does all")
 	r := rand.New(rand.NewPCG(1, 29))
 	p := &pages{stock: new(hugemem.Stock)}
 	defer p.reset()

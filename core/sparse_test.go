@@ -150,6 +150,7 @@ func checkTempered(t *testing.T, seeds int, history func(seed uint64) (ops []cor
 
 // TestHowSparseHoldersAreChangesNothing: whenever holders become dense and sparse, answers are the oracle's.
 func TestHowSparseHoldersAreChangesNothing(t *testing.T) {
+	racetest.Without(t, "one goroutine does all")
 	for _, g := range coretest.Solo() {
 		t.Run(g.Name, func(t *testing.T) {
 			n := 500
