@@ -271,7 +271,7 @@ func TestAReplicaGoesOnFromItsPosition(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		n.fleet(3, 6000, nil)
+		n.fleet(3, 3000, nil)
 	}()
 	var start map[string]Start
 	restarts := 0
@@ -437,7 +437,7 @@ func killServers(t *testing.T, workers, steps int, env ...string) *natsBench {
 	r := n.open("one", nil, nil)
 	acks := n.metrics.GetOrCreateCounter("kvatlas_publish_acks_total")
 	n.fleet(workers, steps, func() {
-		for range 3 {
+		for range 2 {
 			waittest.For(t, "the replica reads", func() bool { return r.position() > 0 })
 			failed, pos := n.retries("disconnected"), r.position()
 			if err := server.Process.Kill(); err != nil {
