@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 )
 
 // reference encodes what a loaded tokenizer's parts say, in the most literal way: patterns by the
@@ -194,6 +196,7 @@ func FuzzEncode(f *testing.F) {
 // TestReference compares with the reference on texts of every kind, long ones for the turn cache's
 // chunks included.
 func TestReference(t *testing.T) {
+	racetest.Without(t, "one goroutine does all")
 	g := &texts{r: rand.New(rand.NewPCG(3, 4)), specials: []string{"<|end|>", "<|start|>"}}
 	for range 120 {
 		compareReference(t, g.text())
@@ -268,6 +271,7 @@ func TestScanners(t *testing.T) {
 
 // TestDeepseekInOnePass compares what is one pass here with the three patterns one after the other.
 func TestDeepseekInOnePass(t *testing.T) {
+	racetest.Without(t, "one goroutine does all")
 	steps := make([]stage, 0, len(deepseekSteps))
 	for _, p := range byteLevel["deepseek"] {
 		re, err := compile(p)
