@@ -69,11 +69,8 @@ func TestWellUntil(t *testing.T) {
 func TestFactorsAsTrusted(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 5))
 	literal := func(s *speeds, r *rankSpeed, f *factor, fastest float64) float64 {
-		if 2*r.heard >= firstPatience {
-			fastest = 0
-		}
 		log, trust := f.log, s.trust(r)
-		if log > fastest {
+		if log > fastest && (log >= f.band || trust == 0) {
 			log = trust*log + (1-trust)*fastest
 		}
 		return math.Exp(banded(log, f.band))

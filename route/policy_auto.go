@@ -70,6 +70,7 @@ type trip struct {
 	blocks         bool    // it was to wait for KV blocks
 	expected       float64 // ms to the first token
 	trust          float64 // what part of its rank's slowness counted
+	again          bool    // the rank was known well, and nothing of it counted
 	aims           bool    // it brought targets of its own, of
 	aim            float64 // ms for each token; 0 is none
 	// How many of them are loaded from each lower tier, and how many could be

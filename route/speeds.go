@@ -49,7 +49,7 @@ type rankSpeed struct {
 	live     int // requests of this router that are there
 	heard    int // requests that were learned from
 	last     int // speeds.samples at the last of them
-	patience int // see speeds.age; 0 is firstPatience
+	patience int // see firstPatience
 }
 
 // factor is a rank's: the ms that its requests took, and would have on the line; prior
@@ -87,7 +87,8 @@ const (
 	// What is known of a rank that gets nothing grows old: once there were so many
 	// samples of each rank without one of it, or twice as many as it ever had, it
 	// counts as the fastest, until one request has told. If that finds it as slow as
-	// before, the next time is after twice as many.
+	// before, the next time is after twice as many. So it is with usual ranks beside a faster
+	// one, too: nobody knows of what gets all requests whether it became faster, or all did.
 	firstPatience, maxPatience = 32, 128
 )
 
@@ -121,11 +122,11 @@ func (s *speeds) of(slot uint32, id rankKey) speed {
 	var p, d float64 = 1, 1
 	if int(slot) < len(s.ranks) && s.ranks[slot].id == id {
 		r := &s.ranks[slot]
-		fastest := s.fastest
-		if 2*r.heard >= firstPatience {
-			fastest = [2]float64{}
+		p, d = r.prefill.times, r.decode.times
+		if r.prefill.ages(s.fastest[0]) || r.decode.ages(s.fastest[1]) {
+			trust := s.trust(r)
+			p, d = r.prefill.value(trust, s.fastest[0]), r.decode.value(trust, s.fastest[1])
 		}
-		p, d = s.value(r, &r.prefill, fastest[0]), s.value(r, &r.decode, fastest[1])
 	}
 	return speed{p * s.prefill.a, p * s.prefill.b, d * s.decode.a, d * s.decode.b}
 }
@@ -147,30 +148,37 @@ func (s *speeds) trust(r *rankSpeed) float64 {
 	return max(0, 1-float64(s.samples-r.last)/float64(max(patience, 1)))
 }
 
-// tried judges a rank that was left alone for its slowness by a request that took so
-// many times as long as the line says: it is as it was, or what was known counts as
-// little as it was trusted.
-func (s *speeds) tried(t *trip, r *rankSpeed, f *factor, ratio float64) {
+// tried judges a rank that was left alone, as others are taken for faster, by a request that
+// took so many times as long as the line says: it is as it was, or what was known counts as
+// little as it was trusted. One that is not slow is judged only when it was tried again.
+func (s *speeds) tried(t *trip, r *rankSpeed, f *factor, fastest, ratio float64) {
+	was, better := banded(f.log, f.band), 0.0
+	if was <= 0 {
+		better = fastest
+	}
 	switch {
-	case f.log < f.band:
-	case !(math.Log(ratio) > f.log/2):
+	case was <= better || was <= 0 && !t.again:
+	case !(math.Log(ratio) > (was+better)/2):
 		r.patience, r.heard = 0, 0
 		const doubt = 1.0 / 4 // how well the most recent of it is trusted then
 		f.spent *= doubt * t.trust
 		f.expected *= doubt * t.trust
-	case t.trust < 0.5:
+	case t.trust < 0.5 && r.heard > 0: // else its prompt has just told otherwise
 		r.patience = min(2*max(r.patience, firstPatience), maxPatience)
 	}
 }
 
-// value is the rank's factor as far as it is trusted, and for the rest the fastest. Most
-// ranks are as fast as that, or not slower than by chance: their age need not be known.
-func (s *speeds) value(r *rankSpeed, f *factor, fastest float64) float64 {
-	if f.log <= fastest || fastest == 0 && f.log < f.band {
-		return f.times
-	}
-	trust := s.trust(r)
-	if trust == 1 {
+// ages reports whether its age counts: that of a rank as fast as the fastest, or not slower
+// than it by more than chance, need not be known.
+func (f *factor) ages(fastest float64) bool {
+	return f.log > fastest && (fastest < 0 || f.log >= f.band)
+}
+
+// value is the factor as far as it is trusted, and for the rest the fastest. One that is not
+// slow counts until all its trust is gone, as such ranks are used beside faster ones, at times
+// seldom.
+func (f *factor) value(trust, fastest float64) float64 {
+	if trust == 1 || !f.ages(fastest) || trust > 0 && f.log < f.band {
 		return f.times
 	}
 	return math.Exp(banded(trust*f.log+(1-trust)*fastest, f.band))
@@ -267,7 +275,7 @@ func (s *speeds) learnPrefill(t *trip, first float64) {
 	// would leave it slow for ever. Where it is slow indeed, it shows once it is used.
 	judged := max(min(spent, expected), spent-max(0, s.beside-decodes))
 	s.beside += (decodes - s.beside) / rankMemory
-	s.tried(t, r, &r.prefill, judged/expected)
+	s.tried(t, r, &r.prefill, s.fastest[0], judged/expected)
 	if r.prefill.learn(judged, expected, s.prefill.off) {
 		s.prefill.learn(t.steps, t.tokens, spent/math.Exp(r.prefill.log))
 	}
@@ -278,7 +286,7 @@ func (s *speeds) learnDecode(t *trip, each float64, tokens int) {
 	r := s.rank(t.slot, t.id)
 	context := (t.begun + t.ended) / 2
 	expected := s.decode.at(1, context)
-	s.tried(t, r, &r.decode, each/expected)
+	s.tried(t, r, &r.decode, s.fastest[1], each/expected)
 	if r.decode.learn(each, expected, s.decode.off) {
 		s.decode.learn(1, context, each/math.Exp(r.decode.log))
 	}
@@ -289,6 +297,7 @@ func (s *speeds) learnDecode(t *trip, each float64, tokens int) {
 func (s *speeds) sent(t *trip) {
 	r := s.rank(t.slot, t.id)
 	t.trust = s.trust(r)
+	t.again = t.trust == 0 && 2*r.heard >= firstPatience
 	r.live++
 }
 

@@ -104,6 +104,78 @@ func TestAutoUnlearns(t *testing.T) {
 	}
 }
 
+// TestAutoTriesUsualOnes: one client at a time goes to a worker that is faster than the others,
+// which are tried seldom; once they are as fast they get their part again soon, though they
+// were never slow.
+func TestAutoTriesUsualOnes(t *testing.T) {
+	for i := range 8 {
+		r, _, c := autoFleet(t, 4, nil)
+		c.add(time.Duration(i) * time.Hour) // other prompts
+		faster := func(w uint64) float64 {
+			if w == 2 {
+				return 0.4
+			}
+			return 1
+		}
+		workAll(t, r, c, 6, 400, func(uint64) float64 { return 1 })
+		workAll(t, r, c, 1, 400, faster)
+		got, _ := workAll(t, r, c, 1, 2000, faster)
+		if n := got[2]; n < 1970 || n == 2000 {
+			t.Errorf("a worker that is faster than three others got %v of 2,000", got)
+		}
+		workAll(t, r, c, 1, 500, func(uint64) float64 { return 0.4 })
+		again, _ := workAll(t, r, c, 1, 400, func(uint64) float64 { return 0.4 })
+		for w := range uint64(4) {
+			if again[w+1] < 50 {
+				t.Errorf("all as fast: %v of 400", again)
+				break
+			}
+		}
+		t.Logf("one is faster: %v of 2,000; all as fast: %v of 400", got, again)
+	}
+}
+
+// TestTriedBesideFaster: what is known of a usual rank beside a faster one is void for one request
+// that is as fast only if the rank was left alone, and one that is not leaves it alone for longer.
+func TestTriedBesideFaster(t *testing.T) {
+	for _, x := range []struct {
+		known, left     int // requests to it, and then to others
+		prompt, decode  float64
+		heard, patience int // from then on
+	}{
+		{64, 0, 0.5, 0.5, 65, 0}, {64, 32*4 - 1, 0.5, 0.5, 65, 0},
+		{64, 32 * 4, 0.5, 0.5, 1, 0}, {64, 99 * 4, 0.5, 0.5, 1, 0}, {64, 99 * 4, 0.5, 0.9, 1, 0}, {64, 99 * 4, 0.9, 0.5, 1, 0},
+		{64, 32*4 - 1, 0.9, 0.9, 65, 0}, {64, 32 * 4, 0.9, 0.9, 65, maxPatience}, {15, 99 * 4, 0.9, 0.9, 16, 0}, {16, 99 * 4, 0.9, 0.9, 17, maxPatience},
+	} {
+		s := newSpeeds()
+		ask := func(slot int, prompt, decode float64) {
+			tr := &trip{slot: uint32(slot), steps: 1, tokens: 1000, stalls: 1}
+			s.sent(tr)
+			s.left(tr)
+			s.learnPrefill(tr, prompt*s.prefill.at(1, 1000))
+			s.learnDecode(tr, decode*s.decode.at(1, 0), 20)
+			s.took(tr)
+		}
+		for i := range 64 * 4 {
+			if slot := i % 4; slot == 3 {
+				ask(slot, 0.4, 0.4)
+			} else if slot > 0 || i/4 < x.known {
+				ask(slot, 1, 1)
+			}
+		}
+		for s.samples < s.ranks[0].last+x.left {
+			ask(3, 0.4, 0.4)
+		}
+		r := &s.ranks[0]
+		prompts, decodes := r.prefill.expected, r.decode.expected
+		ask(0, x.prompt, x.decode)
+		void := [2]bool{r.prefill.expected < prompts/2, r.decode.expected < decodes/2}
+		if want := [2]bool{x.heard == 1 && x.prompt < 0.6, x.heard == 1 && x.decode < 0.6}; void != want || r.heard != x.heard || r.patience != x.patience {
+			t.Errorf("%+v: now heard of it %d times, patience %d, what was known is void: %v", x, r.heard, r.patience, void)
+		}
+	}
+}
+
 // TestAutoWrongFirstGuess: a fleet ten times faster or slower than the router begins
 // with, all alike and half of them busy at a time, is used evenly.
 func TestAutoWrongFirstGuess(t *testing.T) {
