@@ -51,7 +51,11 @@ func sickFleet(t *testing.T, sick http.HandlerFunc, flags ...string) (url string
 // atOnce is how many chats are asked at once, unless it is said.
 const atOnce = 24
 
-// chats asks so many chats, some at once, and returns how many failed, and with what.
+// questions is how many were asked.
+var questions atomic.Int64
+
+// chats asks so many chats, some at once and none twice, as what is cached would say where they
+// go, and returns how many failed, and with what.
 func chats(url string, clients, n int, stream bool) (failed int64, why string) {
 	var all sync.WaitGroup
 	var next, bad atomic.Int64
@@ -59,9 +63,9 @@ func chats(url string, clients, n int, stream bool) (failed int64, why string) {
 	reasons := map[string]int{}
 	for range clients {
 		all.Go(func() {
-			for i := next.Add(1); i <= int64(n); i = next.Add(1) {
+			for next.Add(1) <= int64(n) {
 				status, data, _ := ask(url+"/v1/chat/completions", fmt.Sprintf(
-					`{"model":"m","max_tokens":3,"stream":%v,"messages":[{"role":"user","content":"question %d of some length, which nobody has asked"}]}`, stream, i))
+					`{"model":"m","max_tokens":3,"stream":%v,"messages":[{"role":"user","content":"question %d of some length, which nobody has asked"}]}`, stream, questions.Add(1)))
 				if status != http.StatusOK || !strings.Contains(data, `"choices":[{`) || stream && !strings.HasSuffix(data, "data: [DONE]\n\n") {
 					bad.Add(1)
 					mu.Lock()
