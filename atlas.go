@@ -97,7 +97,7 @@ func Open(ctx context.Context, cfg Config) (*Atlas, error) {
 			return nil, errors.Join(fmt.Errorf("opening an index: %w", err), a.Close(ctx))
 		}
 	}
-	a.work.Go(func() { a.fleet.Follow(work, a.replica.Registry()) })
+	a.work.Go(a.fleet.Follow(work, a.replica.Registry())) // its workers may be chosen when Open returns
 	return a, nil
 }
 

@@ -126,6 +126,9 @@ func TestOverNATS(t *testing.T) {
 	if one.Replica().WriteMetrics(&metrics); !strings.Contains(metrics.String(), "kvatlas_") {
 		t.Error("no metrics")
 	}
+	if _, r3 := open(t, Config{Replica: cfg}); len(r3.Workers()) != 2 {
+		t.Errorf("%d workers may be chosen right after Open, want 2", len(r3.Workers()))
+	}
 	if err := last.Close(ctx); err != nil {
 		t.Fatal(err)
 	}

@@ -235,7 +235,7 @@ func (x *router) start(ctx context.Context) error {
 		}
 	}
 	x.ready.workersKnown.Store(true)
-	x.work.Go(func() { x.fleet.Follow(work, reg) })
+	x.work.Go(x.fleet.Follow(work, reg))
 	x.log.Info("routing", "mode", x.cfg.Route.Mode)
 	return nil
 }

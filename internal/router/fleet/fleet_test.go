@@ -101,7 +101,7 @@ func TestAdopt(t *testing.T) {
 	f := New(Config{Route: route.DefaultSettings(), Index: Events, Set: shard.New(shard.Config{}), Log: slog.New(slog.DiscardHandler)})
 	a, b := worker(1, "m", ""), worker(2, "m", "")
 	b.Endpoints.HTTP = ""
-	f.setWorkers(t.Context(), []registry.Entry{{Worker: a, Key: a.Key()}, {Worker: b, Key: b.Key()}})
+	f.setWorkers([]registry.Entry{{Worker: a, Key: a.Key()}, {Worker: b, Key: b.Key()}})
 	m := f.Models()[0]
 	left := func(id uint64) string {
 		for _, l := range m.Router.Loads() {
@@ -114,7 +114,7 @@ func TestAdopt(t *testing.T) {
 	if left(1) != route.Eligible.String() || left(2) != route.Addressless.String() {
 		t.Errorf("%s, %s", left(1), left(2))
 	}
-	f.setWorkers(t.Context(), []registry.Entry{{Worker: a, Key: a.Key(), Drained: true}})
+	f.setWorkers([]registry.Entry{{Worker: a, Key: a.Key(), Drained: true}})
 	if left(1) != route.Draining.String() || left(2) != "gone" {
 		t.Errorf("%s, %s", left(1), left(2))
 	}
