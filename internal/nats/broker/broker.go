@@ -70,6 +70,9 @@ type Config struct {
 	// set it.
 	pingEvery time.Duration
 
+	// waiting says what is waited for; nil is one of the connection's own.
+	waiting *obs.Limited
+
 	// Log receives connection changes and the embedded server's warnings; nil
 	// means slog.Default().
 	Log *slog.Logger
@@ -163,7 +166,10 @@ func clusterOptions(cfg Config) ([]nats.Option, error) {
 // refusal of the credentials ends the wait: waiting would not change it.
 func connect(ctx context.Context, cfg Config, url string, extra ...nats.Option) (*nats.Conn, error) {
 	log := cfg.Log
-	waiting := obs.NewLimited(log, tellEvery, nil)
+	waiting := cfg.waiting
+	if waiting == nil {
+		waiting = obs.NewLimited(log, tellEvery, nil)
+	}
 	address := conf.HideCredentials(url)
 	refused := make(chan error, 1)
 	opts := append([]nats.Option{

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io/fs"
@@ -248,6 +249,39 @@ func TestOpenTellsWhatItWaitsForAndGivesUpWithItsContext(t *testing.T) {
 		cancel()
 		if g.lines.Load() != 1 {
 			t.Errorf("%d lines with %q", g.lines.Load(), words)
+		}
+	}
+}
+
+// Who only joins says that nobody is there to be joined, and what to do, and not at each attempt.
+func TestWhoOnlyJoinsSaysWhatItWaitsFor(t *testing.T) {
+	fresh, left := t.TempDir(), t.TempDir()
+	owner, err := Open(testContext(t), testConfig(t, left))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := owner.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for dir, attempts := range map[string]int{fresh: 0, left: 1} { // of connections, which are said
+		var log bytes.Buffer
+		cfg := testConfig(t, dir)
+		cfg.JoinOnly, cfg.Log = true, slog.New(slog.NewTextHandler(&log, nil))
+		ctx, cancel := context.WithTimeout(testContext(t), 2500*time.Millisecond)
+		b, err := Open(ctx, cfg)
+		cancel()
+		if err == nil {
+			_ = b.Close()
+			t.Fatal("joined nobody")
+		}
+		if !strings.Contains(err.Error(), "--nats") || !strings.Contains(err.Error(), dir) {
+			t.Errorf("the error says not what to do: %v", err)
+		}
+		if n := strings.Count(log.String(), "--nats"); n != 1 {
+			t.Errorf("%d lines say what is waited for, want 1:\n%s", n, log.String())
+		}
+		if n := strings.Count(log.String(), "no connection to NATS"); n != attempts {
+			t.Errorf("%d lines of attempts, want %d:\n%s", n, attempts, log.String())
 		}
 	}
 }

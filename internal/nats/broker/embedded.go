@@ -65,6 +65,7 @@ func openEmbedded(ctx context.Context, cfg Config) (*Broker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("broker: data directory: %w", err)
 	}
+	cfg.waiting = obs.NewLimited(cfg.Log, tellEvery, nil) // of all attempts
 	if cfg.JoinOnly {
 		return joinOnly(ctx, cfg, dir)
 	}
@@ -74,7 +75,6 @@ func openEmbedded(ctx context.Context, cfg Config) (*Broker, error) {
 	if err := os.Chmod(dir, 0o700); err != nil { //nolint:gosec // a directory needs x
 		return nil, fmt.Errorf("broker: data directory must be private to its owner: %w", err)
 	}
-	waiting := obs.NewLimited(cfg.Log, tellEvery, nil)
 	for begun := time.Now(); ; {
 		lock, err := tryLock(filepath.Join(dir, lockFile))
 		if err != nil {
@@ -92,7 +92,7 @@ func openEmbedded(ctx context.Context, cfg Config) (*Broker, error) {
 			return b, nil
 		}
 		if time.Since(begun) > time.Second { // a start beside ours takes less
-			waiting.Warn("join", "another process holds the data directory, and its server cannot be joined; trying again",
+			cfg.waiting.Warn("join", "another process holds the data directory, and its server cannot be joined; trying again",
 				slog.String("data", dir), slog.Any("error", err))
 		}
 		select {
@@ -103,16 +103,23 @@ func openEmbedded(ctx context.Context, cfg Config) (*Broker, error) {
 	}
 }
 
+// nobody is why a program that only joins does not, and what can be done about it.
+const nobody = "no process runs a NATS server on the data directory, or it cannot be joined: " +
+	"start kvindexer or kvrouter on it, or name a server with --nats"
+
 // joinOnly joins the process that runs the server of dir, once there is one.
 func joinOnly(ctx context.Context, cfg Config, dir string) (*Broker, error) {
-	for {
+	for begun := time.Now(); ; {
 		b, err := join(ctx, cfg, dir)
 		if err == nil {
 			return b, nil
 		}
+		if time.Since(begun) > time.Second { // who runs it may start beside us
+			cfg.waiting.Warn("join", nobody+"; trying again", slog.String("data", dir), slog.Any("error", err))
+		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("broker: no process runs a NATS server on data directory %s, or it cannot be joined: %w", dir, err)
+			return nil, fmt.Errorf("broker: %s (data directory %s): %w", nobody, dir, err)
 		case <-time.After(pollEvery):
 		}
 	}
