@@ -23,7 +23,7 @@ const Setting = "admin-listen"
 type Settings struct {
 	Listen string // host:port; empty: no such port
 	Probes string // likewise, of a port for probes beside it
-	Usual  string // what Listen is unless told
+	Usual  string // what Listen is unless told, and then gives way; empty if it was told
 }
 
 // Declare adds the settings to the set. usual is the address unless told.
@@ -35,6 +35,9 @@ func (c *Settings) Declare(set *conf.Set, usual string) {
 	set.String(&c.Probes, ProbesSetting, "", `Address of a port that answers GET of /livez and /readyz and nothing else, without TLS, tokens or reasons: for
 		probes that have no certificate of --tls-client-ca. Needs the admin port. Empty: none.`)
 	set.Check(func() error {
+		if set.Source(Setting) != "default" {
+			c.Usual = ""
+		}
 		if c.Probes != "" && c.Listen == "" {
 			return errors.New("--" + ProbesSetting + " needs --" + Setting)
 		}

@@ -170,4 +170,23 @@ func TestATakenPort(t *testing.T) {
 	if _, err := set.Run([]string{"--admin-listen="}, nil, &out); err != nil || c.Listen != "" {
 		t.Errorf("%v %q", err, c.Listen)
 	}
+	for _, asked := range []bool{false, true} {
+		var args []string
+		if asked {
+			args = []string{"--admin-listen", first.Address()}
+		}
+		var c Settings
+		set := conf.New("test", "A test.")
+		c.Declare(set, first.Address())
+		if _, err := set.Run(args, nil, &out); err != nil {
+			t.Fatal(err)
+		}
+		s, err := Start(t.Context(), c, Deps{Access: a, Log: slog.New(slog.DiscardHandler), Settings: set})
+		if (err != nil) != asked {
+			t.Errorf("the usual address, asked for %v, is taken: %v", asked, err)
+		}
+		if s != nil {
+			_ = s.Close()
+		}
+	}
 }
