@@ -43,6 +43,12 @@ func (p *Proxy) serveAdministration(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if _, known := secure.CallerOf(r.Context()); !known && p.cfg.Administration != AdminOpen {
+		if methods := p.routes.methodsOf(r.URL.Path); methods != nil { // more likely a slip than a wish to administer
+			allow := strings.Join(methods, ", ")
+			w.Header().Set("Allow", allow)
+			p.refuse(w, refuse(http.StatusMethodNotAllowed, "method_not_allowed", "use "+allow+" on this route"))
+			return
+		}
 		p.refuse(w, refuse(http.StatusForbidden, "operators_only",
 			"this route is not one of inference: it is for operators with a token (--tokens-file; see --engine-administration and --inference-routes)"))
 		return

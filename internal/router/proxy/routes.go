@@ -188,6 +188,16 @@ func (t *routes) of(r *http.Request) class {
 	return administration
 }
 
+// methodsOf returns the methods by which a path is one of inference, if it is by any.
+func (t *routes) methodsOf(path string) (list []string) {
+	for _, m := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
+		if _, ok := t.exact[m+" "+path]; ok {
+			list = append(list, m)
+		}
+	}
+	return list
+}
+
 func fits(pattern, segments []string) bool {
 	for i, p := range pattern {
 		switch {

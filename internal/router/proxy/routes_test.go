@@ -3,6 +3,7 @@ package proxy
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -309,6 +310,29 @@ func TestAdministration(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Who asks for a route of inference by another method is told by which.
+func TestTheWrongMethod(t *testing.T) {
+	s, seen := spied(t, 1, nil)
+	l := newLab(t, s)
+	for path, want := range map[string]string{"/v1/chat/completions": "405 POST", "/v1/completions/": "405 POST", "/sleep": "403 "} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, l.front.URL+path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		if err := errors.Join(err, resp.Body.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(resp.StatusCode, " ", resp.Header.Get("Allow")); got != want || len(seen.take()) != 0 {
+			t.Errorf("GET %s: %s, want %s: %s", path, got, want, body)
+		}
 	}
 }
 
