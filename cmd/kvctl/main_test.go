@@ -86,7 +86,7 @@ func TestWorkers(t *testing.T) {
 		{"worker drain", 2, "", "takes one worker"},
 		{"worker list 7", 2, "", "takes no argument"},
 		{"worker fire 7", 2, "", `no command "fire"`},
-		{"workers", 2, "", "give one of"},
+		{"workers", 2, "", `"workers" is no whole command; give one of`},
 		{"", 2, "", "give one of"},
 		{"worker list --namespace a.b", 2, "", "a.b"},
 		{"worker list --nats nats://127.0.0.1:1 --wait 200ms", 1, "", "check the address"},

@@ -56,8 +56,11 @@ func (c *config) run(ctx context.Context) error {
 	if len(c.args) == 1 && c.args[0] == "reset" {
 		return c.reset(ctx)
 	}
-	if len(c.args) < 2 || c.args[0] != "worker" {
+	switch given := conf.HideCredentials(strings.Join(c.args, " ")); {
+	case given == "":
 		return fmt.Errorf("give one of: %s: %w", usage, errUse)
+	case len(c.args) < 2 || c.args[0] != "worker":
+		return fmt.Errorf("%q is no whole command; give one of: %s: %w", given, usage, errUse)
 	}
 	verb, rest := c.args[1], c.args[2:]
 	switch {
