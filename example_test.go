@@ -25,6 +25,9 @@ func ExampleOpen() {
 			return err
 		}
 		defer atlas.Close(ctx) //nolint:errcheck // it is only closed late
+		if err := atlas.WaitReady(ctx); err != nil { // until the index has caught up
+			return err
+		}
 		router, err := atlas.Router(event.Space{Model: "llama", BlockSize: 16})
 		if err != nil {
 			return err

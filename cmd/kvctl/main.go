@@ -62,7 +62,7 @@ const summary = `workers of a fleet, who there is and who gets requests, and why
   why <id>              one of them with its table, by its id or its request's X-Request-Id
   tokenizers            which models' tokens the router of --router makes itself, and whether engines agree
   tokenizers retry [<model>]     compares engines with a model's files, or all models', anew
-  snapshot list         the snapshots of the index, newest first
+  snapshot list         the snapshots of the index, best first
   snapshot inspect <name>        what one says of itself, after its checksums
   snapshot verify <name>         reads and counts all of it; name or file
   snapshot restore <name> <dir>  copies it to a directory to start from

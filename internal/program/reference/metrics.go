@@ -244,7 +244,7 @@ this page from running programs; do not edit it. What to watch, and what to do a
 [operations.md](operations.md).
 
 Each program has them at its admin port (` + "`--admin-listen`" + `), kvindexer and kvrouter also where clients ask; a program
-with the library writes those of its index with ` + "`Atlas.Replica().Metrics()`" + `. A counter's name ends with
+with the library writes those of its index with ` + "`Atlas.Replica().WriteMetrics(w)`" + `. A counter's name ends with
 ` + "`_total`" + `; what it counts has no sample before it first happened, but a HELP line. What is of a space has the labels
 ` + "`model`" + `, ` + "`block_size`" + ` and ` + "`group`" + `; what is of a rank also ` + "`worker`" + ` and ` + "`dp_rank`" + `; other labels are named in the
 text. There are those of the process (` + "`process_…`" + `) and of the Go runtime (` + "`go_…`" + `), too.
