@@ -24,7 +24,7 @@ func ExampleOpen() {
 		if err != nil {
 			return err
 		}
-		defer atlas.Close(ctx) //nolint:errcheck // it is only closed late
+		defer atlas.Close(ctx)                       //nolint:errcheck // it is only closed late
 		if err := atlas.WaitReady(ctx); err != nil { // until the index has caught up
 			return err
 		}
