@@ -16,6 +16,7 @@ import (
 	"github.com/kvatlas/kvatlas/core/coretest"
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/internal/testing/natstest"
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 	"github.com/kvatlas/kvatlas/snapshot/store"
 )
@@ -135,6 +136,7 @@ func (a *attack) step() {
 // replica that runs and one that starts are ready and equal to the oracle, as
 // long as the workers live: at once, and not by running in circles.
 func TestHistoriesOfBackupsAndHands(t *testing.T) {
+	racetest.Without(t, "it waits for seconds, and other tests have the same goroutines")
 	eachStore(t, func(t *testing.T, dir string) {
 		seeds := coretest.Seeds(1)
 		for _, seed := range seeds[:min(len(seeds), 60)] { // each takes seconds
