@@ -19,7 +19,7 @@ PACKAGES  := $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN 2>/dev/null || ec
 # -trimpath: what is compiled does not depend on the folder, so that a new clone compiles only what is new.
 TESTFLAGS := -trimpath -shuffle=on -timeout=14m -p=$(PACKAGES)
 # Those that take longest begin first, or the others' processors wait for them at the end.
-LONGEST   := ./internal/testing/e2e ./internal/router/proxy ./cmd/kvindexer ./ingest ./snapshot/keeper ./cmd/kvrouter ./shard ./core ./route
+LONGEST   := ./internal/testing/e2e ./ingest ./cmd/kvindexer ./internal/router/proxy ./shard ./core ./cmd/kvrouter ./snapshot/keeper ./registry ./publish ./route ./query ./cmd/kvbench
 # The race detector needs cgo and a C compiler; without them the tests run
 # without it and say so.
 RACE      := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
