@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
+
+	"github.com/nats-io/nats.go"
 
 	"github.com/kvatlas/kvatlas/internal/program/conf"
 )
@@ -32,7 +35,7 @@ func NewLogger(w io.Writer, c LogConfig) (*slog.Logger, error) {
 	if err := level.UnmarshalText([]byte(c.Level)); err != nil {
 		return nil, fmt.Errorf("log level: %w", err)
 	}
-	o := &slog.HandlerOptions{Level: level}
+	o := &slog.HandlerOptions{Level: level, ReplaceAttr: plain}
 	if c.Var != nil {
 		c.Var.Set(level)
 		o.Level = c.Var
@@ -44,4 +47,18 @@ func NewLogger(w io.Writer, c LogConfig) (*slog.Logger, error) {
 		return slog.New(slog.NewJSONHandler(w, o)), nil
 	}
 	return nil, fmt.Errorf("log format %q is not text or json", c.Format)
+}
+
+// away is what the log says in place of the client's words for what is sent without a connection,
+// which speak of a buffer that is not there: internal/nats/broker turns it off.
+const away = "no connection to NATS, it goes on by itself once there is one"
+
+// plain puts what an error means in place of words that only those who know the client understand.
+func plain(_ []string, a slog.Attr) slog.Attr {
+	if err, ok := a.Value.Any().(error); ok {
+		if said := err.Error(); strings.Contains(said, nats.ErrReconnectBufExceeded.Error()) {
+			a.Value = slog.StringValue(strings.ReplaceAll(said, nats.ErrReconnectBufExceeded.Error(), away))
+		}
+	}
+	return a
 }

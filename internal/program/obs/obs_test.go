@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go"
 )
 
 func TestLogsInTheFormAndLevelAsked(t *testing.T) {
@@ -29,6 +31,22 @@ func TestLogsInTheFormAndLevelAsked(t *testing.T) {
 	for _, c := range []LogConfig{{Format: "xml", Level: "info"}, {Format: "text", Level: "loud"}} {
 		if _, err := NewLogger(&out, c); err == nil {
 			t.Errorf("%v was accepted", c)
+		}
+	}
+}
+
+// The client's words for what is sent without a connection are of a buffer, which nobody who reads
+// the log has heard of: it says that there is none, and that nothing is to be done here.
+func TestWhatIsSentWithoutAConnectionSaysSo(t *testing.T) {
+	for _, format := range []string{"text", "json"} {
+		var out bytes.Buffer
+		log, err := NewLogger(&out, LogConfig{Format: format, Level: "info"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		log.Warn("no snapshot was taken", "error", fmt.Errorf("snapshot lease: %w", nats.ErrReconnectBufExceeded))
+		if said := out.String(); strings.Contains(said, "buffer") || !strings.Contains(said, "snapshot lease: no connection to NATS, it goes on by itself") {
+			t.Error(said)
 		}
 	}
 }
