@@ -125,10 +125,12 @@ func (b *Broker) Address() string { return b.nc.ConnectedUrlRedacted() }
 
 // Close sends what the connection still holds, closes it, and shuts an
 // embedded server down, waiting until its files are closed.
-func (b *Broker) Close() error {
-	err := b.nc.FlushTimeout(flushWait)
+func (b *Broker) Close() (err error) {
+	if b.nc.IsConnected() { // else nothing can be waiting, and a flush waits for a server
+		err = b.nc.FlushTimeout(flushWait)
+	}
 	if errors.Is(err, nats.ErrConnectionClosed) || !b.nc.IsConnected() {
-		err = nil // nothing can be waiting where nothing is buffered
+		err = nil // the connection ended meanwhile
 	}
 	b.nc.Close()
 	if b.embedded != nil {

@@ -116,6 +116,24 @@ func TestRevokedCredentialsThatComeBack(t *testing.T) {
 	roundTrip(t, b)
 }
 
+// Who ends while the server is away does not wait for it: nothing is there to be sent.
+func TestNobodyWaitsAtTheEndForAServerThatIsAway(t *testing.T) {
+	s := secured(t, -1, "one")
+	b, err := Open(testContext(t), Config{URL: "nats://u:one@" + s.Addr().String(), Log: quiet()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Shutdown()
+	waittest.For(t, "the server is gone", func() bool { return !b.Conn().IsConnected() })
+	began := time.Now()
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took > flushWait/2 {
+		t.Errorf("waited for %v", took)
+	}
+}
+
 // A connection on which nothing comes any more, and which nobody has closed, is
 // noticed by its pings and made anew.
 func TestAHalfOpenConnectionIsMadeAnew(t *testing.T) {
