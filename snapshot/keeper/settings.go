@@ -9,6 +9,7 @@ import (
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/internal/program/conf"
 	"github.com/kvatlas/kvatlas/internal/program/secure"
+	"github.com/kvatlas/kvatlas/snapshot/store"
 )
 
 // Settings are the settings of a Keeper as programs declare them.
@@ -90,6 +91,7 @@ func (s *Settings) Start(ctx context.Context, cfg Config) (*Keeper, map[string]i
 	if s.Off {
 		return nil, nil, nil
 	}
+	k.checkDir()
 	if err := k.CheckRetention(ctx); err != nil {
 		return nil, nil, err
 	}
@@ -110,4 +112,16 @@ func (s *Settings) Start(ctx context.Context, cfg Config) (*Keeper, map[string]i
 		restored[name] = start
 	}
 	return k, restored, err
+}
+
+// checkDir says so if no snapshot can be written where they are to be, long before the first is
+// due. It keeps nobody from serving.
+func (k *Keeper) checkDir() {
+	if k.cfg.Dir == "" {
+		return
+	}
+	if err := store.CheckDir(k.cfg.Dir); err != nil {
+		k.m.failed(reason(err))
+		k.cfg.Log.Error("there will be no snapshots, and the streams grow to their limits: give --snapshot-dir a directory that can be written, or --no-snapshots", "error", err)
+	}
 }

@@ -42,6 +42,22 @@ func OpenDir(dir, stream string, fsys FS) (*Dir, error) {
 	return d, nil
 }
 
+// CheckDir returns an error if no snapshot can be written into dir, which it makes if absent.
+func CheckDir(dir string) error {
+	d := &Dir{dir: dir, fs: OS{}}
+	err := d.fs.MkdirAll(dir)
+	if err == nil {
+		var temp string
+		if temp, err = d.write(func(io.Writer) error { return nil }); err == nil {
+			err = d.remove(temp)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("snapshot directory: %w", err)
+	}
+	return nil
+}
+
 // String implements Store.
 func (d *Dir) String() string { return d.dir }
 
