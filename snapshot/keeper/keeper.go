@@ -255,20 +255,6 @@ func (k *Keeper) Run(in *ingest.Ingest) {
 	}()
 }
 
-// Close ends the work and takes a last snapshot of each stream that has changed
-// since its newest. The Ingest is closed before; the Set is still open. ctx
-// bounds it.
-func (k *Keeper) Close(ctx context.Context) {
-	if k.cancel == nil {
-		return
-	}
-	k.cancel()
-	<-k.done
-	for _, s := range k.in.Streams() {
-		k.lookAt(ctx, s, true)
-	}
-}
-
 // checkStreams takes the snapshots that are due.
 func (k *Keeper) checkStreams(ctx context.Context) {
 	for _, s := range k.in.Streams() {
@@ -301,6 +287,9 @@ func (k *Keeper) lookAt(ctx context.Context, s ingest.StreamStatus, last bool) {
 		k.newest.Store(s.Stream, Newest{Entry: st.newest, At: time.Now()})
 	case ctx.Err() != nil && !last:
 	default:
+		if cause := context.Cause(ctx); errors.Is(cause, errAway) {
+			err = cause
+		}
 		k.m.failed(reason(err))
 		k.cfg.Log.Warn("no snapshot was taken", "stream", s.Stream, "error", err)
 		st.failing++

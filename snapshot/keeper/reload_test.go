@@ -51,7 +51,7 @@ func (w *wire) mend() {
 }
 
 // connect returns a connection over the wire.
-func (w *world) connect(over *wire) *nats.Conn {
+func (w *world) connect(over nats.CustomDialer) *nats.Conn {
 	w.t.Helper()
 	nc, err := nats.Connect(w.nc.ConnectedUrl(), nats.UserInfo(w.nc.Opts.User, w.nc.Opts.Password), nats.SetCustomDialer(over),
 		nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectBufSize(-1))
