@@ -176,10 +176,13 @@ func (a *Announcement) beat(ctx context.Context) {
 	defer close(a.done)
 	ticker := time.NewTicker(a.cfg.Lease / 3)
 	defer ticker.Stop()
+	reconnected := a.cfg.Conn.StatusChanged(nats.CONNECTED)
+	defer a.cfg.Conn.RemoveStatusListener(reconnected)
 	failing := false
 	for {
 		select {
 		case <-ticker.C:
+		case <-reconnected: // the lease has run on meanwhile
 		case <-ctx.Done():
 			return
 		}

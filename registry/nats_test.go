@@ -218,6 +218,25 @@ func TestARestartOfTheServerLosesNobody(t *testing.T) {
 	kinds(t, sub, "returned 2")
 }
 
+// An announcement is written as soon as the server is back, and not with the next heartbeat.
+func TestAnAnnouncementIsWrittenOnReconnect(t *testing.T) {
+	r := newRestartable(t)
+	a, err := Register(deadline(t), testWorker(1), AnnounceConfig{Conn: r.conn.Conn(), Lease: maxLease, Log: quiet()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(a.Stop)
+	revision := func() uint64 {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.mu.revision
+	}
+	before := revision()
+	r.stop()
+	r.start()
+	waittest.For(t, "another heartbeat", func() bool { return revision() > before })
+}
+
 // A server that comes back without its data: the living write themselves in
 // again, the dead are lost by their lease.
 func TestAnEmptyServerLosesNobodyWhoLives(t *testing.T) {

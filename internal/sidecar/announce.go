@@ -31,6 +31,7 @@ func (s *Sidecar) announce(ctx context.Context) {
 		Bucket: registry.BucketConfig{Replicas: s.cfg.Broker.Replicas}}
 	said := s.worker()
 	var news news
+	var trouble complaint
 	for {
 		err := ctx.Err()
 		switch now := s.worker(); {
@@ -45,7 +46,7 @@ func (s *Sidecar) announce(ctx context.Context) {
 		default:
 			err = a.Err()
 		}
-		if err != nil && ctx.Err() == nil {
+		if ctx.Err() == nil && trouble.due(time.Now(), err) {
 			s.log.Warn("the worker is not announced, trying again", "error", err)
 		}
 		s.registered.Store(a != nil && err == nil)
@@ -78,6 +79,27 @@ func (n *news) due(at time.Time, now, said *registry.Worker) bool {
 		return true
 	}
 	return !reflect.DeepEqual(now.Seen, said.Seen) && n.seen.Take(at, seenAtOnce, seenSpan) == 0
+}
+
+// complaintEvery is how often the log says that the worker is still not announced, for the same reason.
+const complaintEvery = 10 * time.Second
+
+// complaint is what the log said last of why the worker is not announced.
+type complaint struct {
+	said string // "": it was
+	at   time.Time
+}
+
+// due says when err, or nil, is to be said.
+func (c *complaint) due(at time.Time, err error) bool {
+	switch {
+	case err == nil:
+		c.said = ""
+	case err.Error() != c.said || at.Sub(c.at) >= complaintEvery:
+		c.said, c.at = err.Error(), at
+		return true
+	}
+	return false
 }
 
 // incarnation returns that of the only rank. Of several each has its own: then
