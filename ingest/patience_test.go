@@ -108,3 +108,44 @@ func TestAServerThatAnswersLateIsReadFrom(t *testing.T) {
 		t.Errorf("reading began again %d times: the server was in time", n)
 	}
 }
+
+// While there is no connection nothing is asked for, and the log does not say again and again that
+// it failed: reading begins again once it is back.
+func TestAReaderWaitsForTheConnection(t *testing.T) {
+	dir := t.TempDir()
+	owner := startBroker(t, dir)
+	n := newNATSBench(t, startBroker(t, dir).Conn())
+	p, e := n.worker(1, nil)
+	n.run(p, e, 5)
+	if err := p.Flush(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	r := &replica{metrics: metrics.NewSet(), asked: &asked{}}
+	r.set, _ = newIndex(t, 2)
+	cfg := n.config("waits", r, nil)
+	cfg.patience = 50 * time.Millisecond // heartbeats come each half second
+	var err error
+	if r.Ingest, err = Open(deadline(t), cfg); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	n.converged(r)
+	if err := owner.Close(); err != nil {
+		t.Error(err)
+	}
+	resets := func() uint64 { return r.counter(`kvatlas_ingest_reader_resets_total{reason="error"}`) }
+	waittest.For(t, "the reader notices", func() bool { return resets() > 0 })
+	before := n.retries("disconnected")
+	n.run(p, e, 5)
+	waittest.For(t, "a publisher has tried for a while", func() bool { return n.retries("disconnected") > before+10 })
+	if n := resets(); n > 1 {
+		t.Errorf("reading began again %d times without a connection", n)
+	}
+	startBroker(t, dir)
+	waittest.For(t, "the connection is back", n.nc.IsConnected)
+	n.run(p, e, 5)
+	if err := p.Flush(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	n.converged(r)
+}

@@ -133,6 +133,7 @@ func (r *reader) run(ctx context.Context) {
 		case <-time.After(backoff/2 + rand.N(backoff/2)):
 		case <-ctx.Done():
 		}
+		r.awaitConnection(ctx)
 		backoff = min(2*backoff, 2*time.Second)
 	}
 	// In this order: who gives to the partitions, they, and the index, whose last word the
@@ -141,6 +142,19 @@ func (r *reader) run(ctx context.Context) {
 	r.running.Wait()
 	r.applying.Wait()
 	r.ack()
+}
+
+// awaitConnection waits for one: what is asked without fails, again and again for all streams.
+func (r *reader) awaitConnection(ctx context.Context) {
+	connected := r.cfg.Conn.StatusChanged(nats.CONNECTED)
+	defer r.cfg.Conn.RemoveStatusListener(connected)
+	if !r.cfg.Conn.IsReconnecting() {
+		return
+	}
+	select {
+	case <-connected:
+	case <-ctx.Done():
+	}
 }
 
 // late reports whether a session ended because an answer did not come in time.
