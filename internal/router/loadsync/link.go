@@ -95,6 +95,9 @@ func Open(cfg Config) (*Link, error) {
 	go func() { // ends with Close
 		defer close(l.done)
 		l.replicas.Run(ctx, func(err error) {
+			if !l.conn.IsConnected() {
+				return // the connection's own log says so, and each heartbeat would
+			}
 			l.log.Warn("send", "telling other routers failed; they ask again", slog.Any("error", err))
 		})
 	}()

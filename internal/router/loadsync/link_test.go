@@ -1,6 +1,7 @@
 package loadsync
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,7 @@ type node struct {
 	broker   *broker.Broker
 	link     *Link
 	relieved func()
+	log      *slog.Logger
 }
 
 var space = event.Space{Model: "org/model", BlockSize: 16}
@@ -44,7 +46,7 @@ func start(t testing.TB, dir string, id uint64, sp event.Space) *node {
 			t.Fatal(err)
 		}
 	}
-	n := &node{Router: r, broker: b}
+	n := &node{Router: r, broker: b, log: log}
 	n.open(t, id, sp)
 	return n
 }
@@ -52,7 +54,7 @@ func start(t testing.TB, dir string, id uint64, sp event.Space) *node {
 func (n *node) open(t testing.TB, id uint64, sp event.Space) {
 	t.Helper()
 	l, err := Open(Config{Conn: n.broker.Conn(), Namespace: "ns", Space: sp, ID: id, Router: n.Router,
-		Relieved: n.relieved, Heartbeat: 50 * time.Millisecond, Log: slog.New(slog.DiscardHandler)})
+		Relieved: n.relieved, Heartbeat: 50 * time.Millisecond, Log: n.log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,6 +143,29 @@ func TestReconnect(t *testing.T) {
 		b.book(t, fmt.Sprint("b", i))
 	}
 	agree(t, 101, a, b)
+}
+
+// While there is no connection the log does not say with each heartbeat that the others are not told:
+// that there is none is said by who keeps it.
+func TestWithoutAConnectionNothingIsSaidOfEachMessage(t *testing.T) {
+	dir := t.TempDir()
+	owner, err := broker.Open(t.Context(), broker.Config{URL: broker.Embedded, DataDir: dir, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := start(t, dir, 1, space)
+	_ = n.link.Close()
+	var log bytes.Buffer
+	n.log = slog.New(slog.NewTextHandler(&log, nil))
+	n.open(t, 1, space)
+	if err := owner.Close(); err != nil {
+		t.Fatal(err)
+	}
+	waittest.For(t, "the connection is lost", func() bool { return !n.broker.Conn().IsConnected() })
+	_ = n.link.Close() // which tells the others, too
+	if log.Len() > 0 {
+		t.Error(log.String())
+	}
 }
 
 // Rubbish on the subject is counted and changes nothing.
