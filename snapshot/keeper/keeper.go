@@ -287,8 +287,8 @@ func (k *Keeper) lookAt(ctx context.Context, s ingest.StreamStatus, last bool) {
 		k.newest.Store(s.Stream, Newest{Entry: st.newest, At: time.Now()})
 	case ctx.Err() != nil && !last:
 	default:
-		if cause := context.Cause(ctx); errors.Is(cause, errAway) {
-			err = cause
+		if last && !k.cfg.Conn.IsConnected() {
+			err = errAway
 		}
 		k.m.failed(reason(err))
 		k.cfg.Log.Warn("no snapshot was taken", "stream", s.Stream, "error", err)
