@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -174,6 +175,7 @@ func connect(ctx context.Context, cfg Config, url string, extra ...nats.Option) 
 	}
 	address := conf.HideCredentials(url)
 	refused := make(chan error, 1)
+	var last atomic.Pointer[error] // why the last attempt failed, which the client forgets
 	opts := append([]nats.Option{
 		nats.Name(cfg.Name),
 		nats.Timeout(5 * time.Second),
@@ -199,6 +201,7 @@ func connect(ctx context.Context, cfg Config, url string, extra ...nats.Option) 
 		}),
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) {
 			waiting.Warn("connect", "no connection to NATS, trying again", slog.String("address", address), slog.Any("error", err))
+			last.Store(&err)
 			if errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) {
 				select {
 				case refused <- err:
@@ -229,8 +232,8 @@ func connect(ctx context.Context, cfg Config, url string, extra ...nats.Option) 
 		return nc, nil
 	case err = <-refused:
 	case <-ctx.Done():
-		if err = nc.LastError(); err == nil {
-			err = ctx.Err()
+		if err = ctx.Err(); last.Load() != nil {
+			err = *last.Load()
 		}
 	}
 	nc.Close()
