@@ -294,9 +294,18 @@ func (k *Keeper) lookAt(ctx context.Context, s ingest.StreamStatus, last bool) {
 		k.cfg.Log.Warn("no snapshot was taken", "stream", s.Stream, "error", err)
 		st.failing++
 		st.newestRead = false
+		if isGone(err) {
+			k.kv, st.store = nil, nil // to be made again
+		}
 		k.newest.Store(s.Stream, Newest{Entry: st.newest, At: time.Now(), Err: err})
 		st.retry = time.Now().Add(min(k.cfg.Check<<min(st.failing, 6), time.Minute))
 	}
+}
+
+// isGone reports whether the buckets may not be there any more: the server has lost its data.
+func isGone(err error) bool {
+	return errors.Is(err, nats.ErrNoResponders) || errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, jetstream.ErrStreamNotFound) ||
+		errors.Is(err, jetstream.ErrBucketNotFound)
 }
 
 // takeDue takes a snapshot if one is due and no other replica takes it.

@@ -1,6 +1,8 @@
 package keeper
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -50,6 +52,31 @@ func (r *restorable) further(taker *node, n int) {
 		waittest.For(r.t, "a snapshot", func() bool {
 			m := r.manifest()
 			return len(m.Snapshots) > 0 && m.Snapshots[0].Fence > before && m.Snapshots[0].Seq+20 > last
+		})
+	}
+}
+
+// A server that comes back with nothing has lost the buckets of snapshots as well, which were there
+// when the replica began: they are made again, and snapshots taken as before.
+func TestSnapshotsGoOnWithAnEmptyServer(t *testing.T) {
+	for kind, dir := range map[string]string{"dir": t.TempDir(), "bucket": ""} {
+		t.Run(kind, func(t *testing.T) {
+			r := newRestorable(t, dir)
+			taker := r.start("taker", func(c *Config) { c.Threshold = 20 })
+			r.further(taker, 1)
+			if err := r.owner.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.RemoveAll(filepath.Join(r.data, "jetstream")); err != nil {
+				t.Fatal(err)
+			}
+			r.owner = serve(t, r.data)
+			created := time.Now()
+			r.publish(60)
+			taker.equal()
+			waittest.For(t, "a snapshot of the new stream", func() bool {
+				return taker.keeper.Newest()[stream.Name("default", testSpace)].Written.After(created)
+			})
 		})
 	}
 }
