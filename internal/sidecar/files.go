@@ -15,10 +15,13 @@ import (
 )
 
 // filesEvery is how often it is looked at whether the tokenizer's files have changed, and
-// renewEvery how often, at least, whether they are still where routers fetch them.
+// renewEvery how often, at least, whether they are still where routers fetch them. A server
+// that was away may have come back with nothing: within lookAgain they are looked for, by
+// all who put them, and not at once.
 const (
 	filesEvery = 2 * time.Second
 	renewEvery = 12 * time.Hour
+	lookAgain  = 5 * time.Second
 )
 
 // tokenizerFiles are the files by which the engine's prompts become tokens, as they were put
@@ -36,11 +39,15 @@ func (f *tokenizerFiles) named() []modelfiles.File {
 }
 
 // keepFiles puts the files where routers fetch them, when they change, and before they would
-// go there, until ctx ends.
-func (s *Sidecar) keepFiles(ctx context.Context) {
+// go there, until ctx ends. reconnects says how often the connection was made anew.
+func (s *Sidecar) keepFiles(ctx context.Context, reconnects func() uint64) {
 	dir := os.DirFS(s.cfg.Tokenizer)
 	stamp, renew, said := "", time.Time{}, ""
+	connections := reconnects()
 	for {
+		if now := reconnects(); now != connections {
+			connections, renew = now, time.Now().Add(rand.N(lookAgain))
+		}
 		if now := modelfiles.Stamp(dir); now != stamp || time.Now().After(renew) {
 			if err := s.putFiles(ctx, dir); err == nil {
 				// Not all at once: the first to come renews them for all.

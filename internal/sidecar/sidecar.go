@@ -98,7 +98,7 @@ func (s *Sidecar) follow(ctx context.Context) (err error) {
 	if s.cfg.Register {
 		s.running.Go(func() { s.announce(ctx) })
 		if s.cfg.Tokenizer != "" {
-			s.running.Go(func() { s.keepFiles(ctx) })
+			s.running.Go(func() { s.keepFiles(ctx, func() uint64 { return s.broker.Conn().Stats().Reconnects }) })
 		}
 	}
 	if s.socket != nil {
