@@ -210,6 +210,11 @@ func connect(ctx context.Context, cfg Config, url string, extra ...nats.Option) 
 			}
 		}),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
+			if isRefusal(err) { // of each attempt to connect again
+				waiting.Warn("credentials", "the NATS server does not take the credentials any more, trying again: give it back the user, or this program the new ones",
+					slog.String("address", address), slog.Any("error", err))
+				return
+			}
 			subject := ""
 			if sub != nil {
 				subject = sub.Subject
@@ -238,4 +243,10 @@ func connect(ctx context.Context, cfg Config, url string, extra ...nats.Option) 
 	}
 	nc.Close()
 	return nil, fmt.Errorf("broker: connect to %s: %w: check the address and the credentials", address, err)
+}
+
+// isRefusal reports whether a server does not take the credentials.
+func isRefusal(err error) bool {
+	return errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked) ||
+		errors.Is(err, nats.ErrAccountAuthExpired)
 }

@@ -98,7 +98,8 @@ func TestRevokedCredentialsThatComeBack(t *testing.T) {
 	s := secured(t, server.RANDOM_PORT, "one")
 	port := s.Addr().(*net.TCPAddr).Port
 	h := newHalf(t, s.Addr())
-	b := open(t, Config{URL: h.url(), Log: quiet()})
+	said := &gate{words: "does not take the credentials", cancel: func() {}}
+	b := open(t, Config{URL: h.url(), Log: slog.New(slog.NewTextHandler(said, nil))})
 	defer closeBroker(t, b)
 	roundTrip(t, b)
 	change := func(password string) {
@@ -106,6 +107,7 @@ func TestRevokedCredentialsThatComeBack(t *testing.T) {
 		s.WaitForShutdown()
 		s = secured(t, port, password)
 	}
+	began := time.Now()
 	change("other")
 	before := h.made.Load()
 	waittest.For(t, "the server has refused it again and again", func() bool {
@@ -114,6 +116,9 @@ func TestRevokedCredentialsThatComeBack(t *testing.T) {
 	change("one")
 	waittest.For(t, "the connection is back", func() bool { return b.Conn().Status() == nats.CONNECTED })
 	roundTrip(t, b)
+	if n := said.lines.Load(); n == 0 || n > 1+int64(time.Since(began)/tellEvery) {
+		t.Errorf("said %d times in %v", n, time.Since(began))
+	}
 }
 
 // Who ends while the server is away does not wait for it: nothing is there to be sent.
