@@ -1,10 +1,17 @@
 package keeper
 
 import (
+	"context"
+	"errors"
 	"net"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/kvatlas/kvatlas/internal/nats/stream"
 )
 
 // deaf is a way on which a server gets nothing any more, once it is told to.
@@ -49,9 +56,21 @@ func TestTheLastSnapshotDoesNotWaitForAServerThatIsGone(t *testing.T) {
 	})
 	w.publish(10)
 	n.equal()
-	began := time.Now()
 	n.stop()
-	if took := time.Since(began); took > 3*awayAtEnd {
-		t.Errorf("stopped after %v", took)
+	if err := n.keeper.Newest()[stream.Name("default", testSpace)].Err; !errors.Is(err, errAway) {
+		t.Error(err)
 	}
+}
+
+// A connection that is away for longer than to another server of a cluster ends what waits for it.
+func TestAConnectionThatIsAwayAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		began := time.Now()
+		go (&Keeper{cfg: Config{Conn: new(nats.Conn)}}).watchConnection(ctx, cancel) // ends with ctx
+		<-ctx.Done()
+		if took := time.Since(began); !errors.Is(context.Cause(ctx), errAway) || took < awayAtEnd || took > 2*awayAtEnd {
+			t.Errorf("%v after %v", context.Cause(ctx), took)
+		}
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -121,22 +122,27 @@ func TestRevokedCredentialsThatComeBack(t *testing.T) {
 	}
 }
 
+// nowhere is a network in which nobody is reached.
+type nowhere struct{}
+
+// Dial implements nats.CustomDialer.
+func (nowhere) Dial(string, string) (net.Conn, error) { return nil, errors.New("nobody is there") }
+
 // Who ends while the server is away does not wait for it: nothing is there to be sent.
 func TestNobodyWaitsAtTheEndForAServerThatIsAway(t *testing.T) {
-	s := secured(t, -1, "one")
-	b, err := Open(testContext(t), Config{URL: "nats://u:one@" + s.Addr().String(), Log: quiet()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Shutdown()
-	waittest.For(t, "the server is gone", func() bool { return !b.Conn().IsConnected() })
-	began := time.Now()
-	if err := b.Close(); err != nil {
-		t.Error(err)
-	}
-	if took := time.Since(began); took > flushWait/2 {
-		t.Errorf("waited for %v", took)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		nc, err := nats.Connect("nats://127.0.0.1:1", nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.ReconnectBufSize(-1), nats.SetCustomDialer(nowhere{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if err := (&Broker{nc: nc}).Close(); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took > 0 {
+			t.Errorf("waited for %v", took)
+		}
+	})
 }
 
 // A connection on which nothing comes any more, and which nobody has closed, is
