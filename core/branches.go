@@ -123,6 +123,7 @@ func (k *childSet) eachPlace(f func(off uint32, c *run) bool) {
 // it looks at no more than most children. It reports false if nothing is there any more.
 func (x *Radix) Branches(path []Step, limit, most int) (found Branching, ok bool) {
 	left := budget(most)
+	limit = max(limit, 0)
 	s, ok := x.seatAt(path, &left, nil)
 	if !ok {
 		return found, false
@@ -137,7 +138,7 @@ func (x *Radix) Branches(path []Step, limit, most int) (found Branching, ok bool
 	}
 	add := func(c candidate) {
 		found.Looked++
-		if all = append(all, c); len(all) >= 2*limit+64 { // as many as that are kept, not all
+		if all = append(all, c); (len(all)-64)/2 >= limit { // as many as that are kept, not all
 			slices.SortFunc(all, worse)
 			all = all[:limit]
 		}

@@ -3,6 +3,7 @@ package core_test
 import (
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -160,6 +161,11 @@ func TestTheTreesLimits(t *testing.T) {
 	}
 	if found, _ = x.Branches(nil, 5, 1<<20); found.Looked != 1000 || !found.Whole || len(found.List) != 5 {
 		t.Errorf("%+v", found)
+	}
+	for limit, want := range map[int]int{math.MinInt: 0, -1: 0, 0: 0, math.MaxInt: 1000} {
+		if found, ok := x.Branches(nil, limit, 1<<20); !ok || len(found.List) != want {
+			t.Errorf("%d of limit %d, want %d", len(found.List), limit, want)
+		}
 	}
 	for _, path := range [][]core.Step{{{Depth: 0, First: 9999}}, {{Depth: 1, First: 1}}, {{Depth: 0, First: 1}, {Depth: 0, First: 1}, {Depth: 9, First: 7}}, {{Depth: 1 << 31, First: 1}}} {
 		if found, ok := x.Branches(path, 5, 100); ok {

@@ -46,7 +46,7 @@ func (s *Space) Branches(path []core.Step, limit, most int) (found core.Branchin
 	slices.SortStableFunc(found.List, func(a, b core.Branch) int {
 		return cmp.Or(cmp.Compare(b.Holders, a.Holders), cmp.Compare(b.Blocks, a.Blocks))
 	})
-	found.List = found.List[:min(limit, len(found.List))]
+	found.List = found.List[:min(max(limit, 0), len(found.List))]
 	return found, true
 }
 

@@ -106,14 +106,16 @@ func (c *Cut) Ranks() []CutRank { return c.ranks }
 func (c *Cut) Begun() { <-c.begun }
 
 // Next has every shard give out pieces of about as many blocks and holders as
-// told, and then call after in its owner. It reports whether the cut is given
+// told, and then call after, if not nil, in its owner. It reports whether the cut is given
 // out. ctx bounds the wait for room in the queue.
 func (c *Cut) Next(ctx context.Context, amount int, after func(shard int)) (done bool, err error) {
 	all := make([]bool, len(c.parts))
 	err = c.space.submitWait(ctx, func(t *task) {
 		t.inspect = func(o *owner) {
 			all[o.number] = c.parts[o.number].Next(amount)
-			after(o.number)
+			if after != nil {
+				after(o.number)
+			}
 		}
 	})
 	if err != nil {

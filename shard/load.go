@@ -28,6 +28,7 @@ type Load struct {
 	routes []map[uint32]route
 	blocks int                      // expected of each shard
 	groups map[core.Holder]*grouped // of the ranks whose cache groups it tells
+	over   bool                     // committed or aborted
 
 	mu struct {
 		sync.Mutex // of groups, too
@@ -57,6 +58,13 @@ func (s *Space) BeginLoad(ranks []RankID, sections, blocks int) (*Load, error) {
 	case len(ranks) > s.maxRanks:
 		return nil, fmt.Errorf("loading %d ranks into a space of %d at most", len(ranks), s.maxRanks)
 	}
+	seen := make(map[RankID]bool, len(ranks))
+	for _, id := range ranks { // before any has a number: the space stays new
+		if seen[id] {
+			return nil, fmt.Errorf("loading a snapshot that names worker %d, rank %d twice", id.Worker, id.DPRank)
+		}
+		seen[id] = true
+	}
 	l := &Load{space: s, parts: make([][]*core.Loader, len(s.shards)), routes: make([]map[uint32]route, sections), blocks: blocks / len(s.shards), groups: make(map[core.Holder]*grouped)}
 	for i := range l.routes {
 		l.routes[i] = make(map[uint32]route)
@@ -64,15 +72,7 @@ func (s *Space) BeginLoad(ranks []RankID, sections, blocks int) (*Load, error) {
 	for i := range l.parts {
 		l.parts[i] = make([]*core.Loader, sections)
 	}
-	seen := make(map[RankID]bool, len(ranks))
 	for _, id := range ranks {
-		if seen[id] {
-			for _, m := range l.members {
-				s.table.release(m.holder.Load())
-			}
-			return nil, fmt.Errorf("loading a snapshot that names worker %d, rank %d twice", id.Worker, id.DPRank)
-		}
-		seen[id] = true
 		m := s.table.hidden(id, len(s.shards))
 		m.reachAll()
 		m.loaded = true
@@ -82,7 +82,7 @@ func (s *Space) BeginLoad(ranks []RankID, sections, blocks int) (*Load, error) {
 }
 
 // Add has the pieces of a section loaded, in the order of the calls, and
-// returns before that is done; then it calls done, which must not block. The
+// returns before that is done; then it calls done, if not nil, which must not block. The
 // pieces must not change until then. An error may be of an earlier call. ctx
 // bounds the wait for room in the queue.
 func (l *Load) Add(ctx context.Context, section int, pieces []core.Piece, done func()) error {
@@ -119,7 +119,11 @@ func (l *Load) Add(ctx context.Context, section int, pieces []core.Piece, done f
 				l.fail(ErrBudget)
 			}
 		}
-		t.done = func(core.Outcome) { done() }
+		t.done = func(core.Outcome) {
+			if done != nil {
+				done()
+			}
+		}
 	})
 }
 
@@ -259,7 +263,13 @@ func (l *Load) Finish(ctx context.Context) error {
 
 // Commit shows what was loaded to lookups. After an error Abort is due.
 func (l *Load) Commit(ctx context.Context) error {
-	return l.space.submitWait(ctx, func(t *task) {
+	if err := l.failed(); err != nil {
+		return err
+	}
+	if l.over {
+		return errCommitted
+	}
+	err := l.space.submitWait(ctx, func(t *task) {
 		for _, m := range l.members {
 			l.space.table.show(m)
 		}
@@ -274,10 +284,16 @@ func (l *Load) Commit(ctx context.Context) error {
 			}
 		}
 	})
+	l.over = err == nil
+	return err
 }
 
-// Abort drops what was loaded. It returns when that is done.
+// Abort drops what was loaded, unless it was committed. It returns when that is done.
 func (l *Load) Abort() {
+	if l.over {
+		return
+	}
+	l.over = true
 	l.fail(errAborted) // what is queued is passed over
 	err := l.space.submitWait(context.Background(), func(t *task) { t.members = append(t.members, l.members...) })
 	if err != nil {
@@ -296,7 +312,10 @@ func (l *Load) Abort() {
 	l.space.table.renew()
 }
 
-var errAborted = errors.New("the load was aborted")
+var (
+	errAborted   = errors.New("the load was aborted")
+	errCommitted = errors.New("the load was committed already")
+)
 
 func (l *Load) fail(err error) {
 	l.mu.Lock()

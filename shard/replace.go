@@ -17,6 +17,8 @@ var (
 	// ErrRankRemoved is returned if the rank, or its worker, was removed since
 	// the replacement began.
 	ErrRankRemoved = errors.New("the rank was removed while it was being replaced")
+	// ErrReplaced is returned once the replacement is committed or aborted.
+	ErrReplaced = errors.New("the replacement is committed or aborted already")
 )
 
 // Replacement builds a rank's new state from a dump beside its present one.
@@ -32,6 +34,7 @@ type Replacement struct {
 	restorers []core.Restorer
 	removed   atomic.Bool  // written under Space.mu
 	gave      *workerPools // these have got what was restored; Space.mu guards it
+	over      bool         // committed or aborted: what was hidden is the rank's, or nobody's
 }
 
 // Replace begins a replacement of what the rank holds. There may be one for
@@ -72,6 +75,9 @@ func (p *Replacement) FromSnapshot() {
 // for each of an event's engine hashes, and returns what they did once all
 // shards are done. ctx bounds the wait for room in the queue.
 func (p *Replacement) Add(ctx context.Context, events []event.Event, copies [][]uint32) (core.Outcome, error) {
+	if err := checkCopies(events, copies); err != nil {
+		return core.Outcome{}, err
+	}
 	return p.do(ctx, func(t *task) {
 		t.batch = &event.Batch{Space: p.space.key, Worker: p.id.Worker, Events: events}
 		t.copies = copies
@@ -92,6 +98,9 @@ func (p *Replacement) Add(ctx context.Context, events []event.Event, copies [][]
 // by hash alone, that its publisher does not know: as other ranks of its hash
 // scheme have them (core.Index.Infer, core.Index.StoreFrom), or not at all.
 func (p *Replacement) Attach(ctx context.Context, events []event.Event, copies [][]uint32) (core.Outcome, error) {
+	if err := checkCopies(events, copies); err != nil {
+		return core.Outcome{}, err
+	}
 	b := &event.Batch{Space: p.space.key, Worker: p.id.Worker, Events: events}
 	scheme := p.space.schemeOf(b)
 	return p.do(ctx, func(t *task) {
@@ -103,6 +112,19 @@ func (p *Replacement) Attach(ctx context.Context, events []event.Event, copies [
 		p.space.reach(t)
 		p.givePools(t)
 	})
+}
+
+// checkCopies refuses what an owner would look for in vain.
+func checkCopies(events []event.Event, copies [][]uint32) error {
+	if len(copies) != len(events) {
+		return fmt.Errorf("restoring %d events: copies of %d are given", len(events), len(copies))
+	}
+	for i := range events {
+		if len(copies[i]) < len(events[i].Engine) {
+			return fmt.Errorf("restoring an event of %d blocks: copies of %d are given", len(events[i].Engine), len(copies[i]))
+		}
+	}
+	return nil
 }
 
 // Finish is called after the last Add.
@@ -121,7 +143,10 @@ func (p *Replacement) givePools(t *task) {
 
 // do has every shard do its part of the restoring, and waits.
 func (p *Replacement) do(ctx context.Context, prepare func(t *task)) (core.Outcome, error) {
-	if p.removed.Load() {
+	switch {
+	case p.over:
+		return core.Outcome{}, ErrReplaced
+	case p.removed.Load():
 		return core.Outcome{}, ErrRankRemoved
 	}
 	applied := make(chan core.Outcome, 1)
@@ -141,6 +166,9 @@ func (p *Replacement) do(ctx context.Context, prepare func(t *task)) (core.Outco
 // nil, is called; it must not block. The old blocks, which are nobody's, are taken apart after that. After
 // an error the Replacement is still open, and Abort ends it.
 func (p *Replacement) Commit(ctx context.Context, done func()) error {
+	if p.over {
+		return ErrReplaced
+	}
 	removed := false
 	err := p.space.submit(ctx, func(t *task) {
 		if removed = p.removed.Load(); removed {
@@ -163,11 +191,15 @@ func (p *Replacement) Commit(ctx context.Context, done func()) error {
 	if err == nil && removed {
 		err = ErrRankRemoved
 	}
+	p.over = err == nil
 	return err
 }
 
-// Abort drops the new state. It returns when that is done.
+// Abort drops the new state, unless it was committed. It returns when that is done.
 func (p *Replacement) Abort(ctx context.Context) error {
+	if p.over {
+		return nil
+	}
 	err := p.space.submitWait(ctx, func(t *task) {
 		delete(p.space.table.replacing, p.id)
 		t.members = append(t.members, p.member)
@@ -175,6 +207,7 @@ func (p *Replacement) Abort(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	p.over = true
 	p.space.mu.Lock()
 	defer p.space.mu.Unlock()
 	p.space.table.renew()
