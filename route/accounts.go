@@ -237,6 +237,7 @@ type Account struct {
 // It returns false where it was not looked up before, or the request has no booking of the
 // stage.
 func (r *Router) Reported(requestID string, stage Stage, p Prompt, u Usage) (Account, bool) {
+	u.Prompt = min(max(u.Prompt, 0), load.MaxCount)
 	k := r.key(requestID, stage)
 	r.mu.Lock()
 	a := r.attempts[k]

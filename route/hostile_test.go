@@ -125,3 +125,33 @@ func TestHugeNumbersDoNotMakeARankIdle(t *testing.T) {
 		}
 	}
 }
+
+// A prompt's numbers may be any: a caller's mistake neither makes a rank idle nor is found cached.
+func TestAnyNumbersOfAPrompt(t *testing.T) {
+	r, _, _ := open(t, nil, workers(1)...)
+	all := []int{math.MinInt, -4, -1, 0, 5, math.MaxInt}
+	for _, rest := range all {
+		for _, length := range all {
+			p := Prompt{Length: length, Rest: rest}
+			want := min(min(max(length, 0), load.MaxCount)+min(max(rest, 0), load.MaxCount), load.MaxCount)
+			if got := min(p.Size(), load.MaxCount); got != want {
+				t.Errorf("%+v has %d tokens, want %d", p, got, want)
+			}
+			p.Local = []uint64{}
+			a := best(t, r, p, Options{RequestID: "r"})
+			if a.NewTokens != want || a.CachedTokens != 0 || a.NewBlocks < 0 || a.DecodeBlocks < 0 {
+				t.Errorf("%+v: %+v", p, a.Candidate)
+			}
+			got, _ := r.Reported("r", Whole, p, Usage{Prompt: rest, Cached: length})
+			if got.Actual < 0 || got.Prompt < 0 || got.Prompt > load.MaxCount {
+				t.Errorf("%+v reported as %+v", p, got)
+			}
+			r.Free("r")
+		}
+	}
+	for _, l := range r.Loads() {
+		if l.Load != (load.Load{}) || l.Found > l.Prompt {
+			t.Errorf("when all is over: %+v", l)
+		}
+	}
+}

@@ -243,7 +243,10 @@ type Prompt struct {
 }
 
 // Size returns how many tokens all of it has, about.
-func (p *Prompt) Size() int { return max(len(p.Tokens), p.Length) + p.Rest }
+func (p *Prompt) Size() int { return min(max(len(p.Tokens), p.Length), load.MaxCount) + p.rest() }
+
+// rest is Rest as a booking may have it.
+func (p *Prompt) rest() int { return min(max(p.Rest, 0), load.MaxCount) }
 
 // Stage says what the chosen worker is to do.
 type Stage uint8
@@ -435,16 +438,16 @@ func (r *Router) prepare(ctx context.Context, s *scratch, p *Prompt, o *Options)
 		s.hashed, err = blockhash.LocalHashes(s.hashed[:0], p.Tokens, r.cfg.BlockSize, p.Hash)
 		s.local = s.hashed
 	}
-	s.private, s.guessed = p.Rest, p.Guessed
-	if p.Guessed {
-		s.private += s.tokens
-	}
-	s.private = min(s.private, load.MaxCount) / r.cfg.BlockSize
-	s.tokens += p.Rest
 	if err != nil {
 		return fmt.Errorf("hashing a prompt: %w", err)
 	}
 	s.tokens = min(s.tokens, load.MaxCount)
+	s.private, s.guessed = p.rest(), p.Guessed
+	if p.Guessed {
+		s.private += s.tokens
+	}
+	s.private = min(s.private, load.MaxCount) / r.cfg.BlockSize
+	s.tokens = min(s.tokens+p.rest(), load.MaxCount)
 	s.looked, s.listed, s.exact, s.unknown, s.seen = false, false, false, nil, s.seen[:0]
 	s.eagle = s.eagle[:0]
 	if p.Local == nil && r.cfg.Eagle != nil && r.cfg.Eagle() {

@@ -55,6 +55,8 @@ func (s *Space) BeginLoad(ranks []RankID, sections, blocks int) (*Load, error) {
 		return nil, ErrClosed
 	case s.table.next != 0:
 		return nil, ErrNotNew
+	case sections < 0:
+		return nil, fmt.Errorf("loading %d sections", sections)
 	case len(ranks) > s.maxRanks:
 		return nil, fmt.Errorf("loading %d ranks into a space of %d at most", len(ranks), s.maxRanks)
 	}

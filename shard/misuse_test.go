@@ -81,6 +81,9 @@ func TestALoadEndsOnce(t *testing.T) {
 	if _, err := sp.BeginLoad([]RankID{{1, 0}, {1, 0}}, 1, 1); err == nil {
 		t.Error("a rank is loaded twice")
 	}
+	if _, err := sp.BeginLoad([]RankID{{1, 0}}, -1, 1); err == nil {
+		t.Error("less than no sections are loaded")
+	}
 	l := begin(sp) // the space is new as before
 	l.Abort()
 	if err := l.Commit(t.Context()); err == nil {

@@ -296,7 +296,8 @@ func (t *Table) Prefilling(k Key) (slot uint32, is bool) {
 }
 
 // Add books a request on a slot that Slot or Keep returned. The error wraps
-// ErrDuplicate. Negative numbers count as zero, and those beyond MaxCount as that.
+// ErrDuplicate. Negative numbers count as zero, and those beyond MaxCount as that; a
+// Decay that is no number as none.
 func (t *Table) Add(k Key, s uint32, r Request, now time.Time) error {
 	if t.live[k] != nil {
 		return fmt.Errorf("booking request %q: %w", k.ID, ErrDuplicate)
@@ -310,12 +311,16 @@ func (t *Table) Add(k Key, s uint32, r Request, now time.Time) error {
 	} else {
 		b = new(booking)
 	}
+	decay := min(max(r.Decay, whole), 1)
+	if math.IsNaN(decay) {
+		decay = 0
+	}
 	*b = booking{
 		key: k, serial: t.made, slot: s,
 		prompt: count(r.PromptTokens), newTokens: count(r.NewTokens),
 		private: count(r.Private), expected: count(r.ExpectedOutput),
 		prefilling: !r.Prefilled, leased: r.Leased,
-		decay: min(max(r.Decay, whole), 1), progress: now,
+		decay: decay, progress: now,
 	}
 	t.made++
 	sl := &t.slots[s]

@@ -3,6 +3,7 @@ package load
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -473,5 +474,17 @@ func TestOutputBlocksCountAsSaid(t *testing.T) {
 			}
 			return true
 		})
+	}
+}
+
+// A part that is no number takes nothing away.
+func TestADecayThatIsNoNumber(t *testing.T) {
+	table := New(Config{BlockSize: 16, TrackOutput: true})
+	s := table.Keep(shard.RankID{})
+	if err := table.Add(Key{}, s, Request{Decay: math.NaN(), Generated: 64}, time.Unix(0, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if got := table.Load(s).DecodeBlocks; got != 4 {
+		t.Errorf("%v blocks, want 4", got)
 	}
 }
