@@ -60,6 +60,11 @@ func (b *Batch) Check() error {
 	if len(b.Events) > 0 && len(b.Last) > 0 {
 		return fmt.Errorf("%w: a heartbeat carries no events", ErrEncode)
 	}
+	for i := range b.Last {
+		if b.Last[i].DPRank == PoolRank {
+			return fmt.Errorf("%w: %w", ErrEncode, errRank)
+		}
+	}
 	for i := range b.Events {
 		if err := b.Events[i].check(); err != nil {
 			return fmt.Errorf("%w: event %d: %w", ErrEncode, i, err)
@@ -71,6 +76,7 @@ func (b *Batch) Check() error {
 // The reasons for which an event has no native encoding.
 var (
 	errKind        = errors.New("kind is not stored, removed or cleared")
+	errRank        = fmt.Errorf("rank %d is that of pools, and nobody's", PoolRank)
 	errTier        = errors.New("tier is unknown")
 	errNotStored   = errors.New("only a stored event has a parent or local hashes")
 	errNotCleared  = errors.New("only a cleared event covers all tiers, and it names no blocks")
@@ -84,6 +90,8 @@ func (ev *Event) check() error {
 		return errKind
 	case ev.Tier >= NumTiers:
 		return errTier
+	case ev.DPRank == PoolRank:
+		return errRank
 	case ev.Kind != Stored && (ev.HasParent || len(ev.Local) > 0):
 		return errNotStored
 	case ev.Kind == Cleared && len(ev.Engine) > 0, ev.Kind != Cleared && ev.AllTiers:

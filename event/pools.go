@@ -45,7 +45,7 @@ const (
 
 var (
 	errPools    = errors.New("these pools cannot be")
-	errPoolRank = fmt.Errorf("%w: rank %d is that of pools, and nobody's", ErrMalformed, PoolRank)
+	errPoolRank = fmt.Errorf("%w: %w", ErrMalformed, errRank)
 )
 
 // TierList returns the pool's tiers: none but for one that CheckPools refuses.

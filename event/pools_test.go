@@ -1,6 +1,8 @@
 package event
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"testing"
 )
@@ -49,12 +51,22 @@ func TestSourcesThatCannotBe(t *testing.T) {
 func TestNobodyPublishesAsAPool(t *testing.T) {
 	var d Decoder
 	said := &Batch{Space: Space{Model: "m", BlockSize: 1}, Worker: WorkerID("store"), Incarnation: 1,
-		Events: []Event{{ID: 1, Kind: Cleared, AllTiers: true, DPRank: PoolRank}}}
-	beat := &Batch{Space: said.Space, Worker: said.Worker, Incarnation: 1, Last: []Position{{DPRank: PoolRank, ID: 3}}}
+		Events: []Event{{ID: 1, Kind: Cleared, AllTiers: true, DPRank: PoolRank - 1}}}
+	beat := &Batch{Space: said.Space, Worker: said.Worker, Incarnation: 1, Last: []Position{{DPRank: PoolRank - 1, ID: 3}}}
+	forge := func(msg []byte) []byte { // nobody encodes it
+		return bytes.Replace(msg, binary.AppendUvarint(nil, uint64(PoolRank-1)), binary.AppendUvarint(nil, uint64(PoolRank)), 1)
+	}
 	router := []byte(`{"worker_id":"store","event":{"event_id":1,"data":"cleared","dp_rank":4294967295}}`)
-	for _, msg := range [][]byte{AppendBatch(nil, said), AppendHeartbeat(nil, beat), router} {
+	for _, msg := range [][]byte{forge(AppendBatch(nil, said)), forge(AppendHeartbeat(nil, beat)), router} {
 		if got, err := d.DecodeAny(msg); len(msg) == 0 || !errors.Is(err, ErrMalformed) {
 			t.Errorf("%+v, %v", got, err)
 		}
+	}
+	said.Events[0].DPRank, beat.Last[0].DPRank = PoolRank, PoolRank
+	if err := said.Check(); !errors.Is(err, ErrEncode) || len(AppendBatch(nil, said)) > 0 {
+		t.Errorf("a batch of the pools' rank: %v", err)
+	}
+	if err := beat.Check(); !errors.Is(err, ErrEncode) || len(AppendHeartbeat(nil, beat)) > 0 {
+		t.Errorf("a heartbeat of the pools' rank: %v", err)
 	}
 }

@@ -155,7 +155,7 @@ func (c Config) withDefaults() (Config, error) {
 	if err := stream.CheckNamespace(c.Namespace); err != nil {
 		return c, fmt.Errorf("publish: %w", err)
 	}
-	probe := event.Batch{Space: c.Space}
+	probe := event.Batch{Space: c.Space, Last: c.Resume}
 	switch err := probe.Check(); {
 	case err != nil:
 		return c, fmt.Errorf("publish: %w", err)
@@ -167,6 +167,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, errors.New("publish: a bound on events, bytes or dumps is negative")
 	case c.Transport > CoreNATS:
 		return c, errors.New("publish: unknown transport")
+	case c.WhenFull > Drop:
+		return c, errors.New("publish: unknown policy for a full publisher")
 	case c.KeepDump < 0 || c.AckWait < 0 || c.RetryMin < 0 || c.RetryMax < c.RetryMin:
 		return c, errors.New("publish: a wait is negative, or RetryMax is below RetryMin")
 	}

@@ -508,6 +508,7 @@ func TestInvalidEventsAndSettingsAreRefused(t *testing.T) {
 			{},
 			{Kind: event.Stored, Engine: []uint64{1}, Local: []uint64{1, 2}},
 			{Kind: event.Removed, Tier: event.NumTiers},
+			{Kind: event.Removed, DPRank: event.PoolRank}, // it would take the others of its message along
 		} {
 			if err := p.Publish(t.Context(), ev); !errors.Is(err, event.ErrEncode) {
 				t.Errorf("%+v: %v", ev, err)
@@ -523,6 +524,8 @@ func TestInvalidEventsAndSettingsAreRefused(t *testing.T) {
 		"model":      func(c *Config) { c.Space.Model = "" },
 		"window":     func(c *Config) { c.Window = stream.MaxWindow + 1 },
 		"batch":      func(c *Config) { c.BatchEvents = -1 },
+		"when full":  func(c *Config) { c.WhenFull = Drop + 1 },
+		"resume":     func(c *Config) { c.Resume = []event.Position{{DPRank: event.PoolRank}} },
 		"retry":      func(c *Config) { c.RetryMin, c.RetryMax = 2, 1 },
 	} {
 		cfg := Config{Space: testSpace}
