@@ -96,7 +96,7 @@ func (s *Server) answerDump(ctx *fasthttp.RequestCtx, v *view) *edge.Problem {
 		return edge.Refuse(fasthttp.StatusNotFound, "model", edge.UnknownModel, "the space is gone")
 	}
 	var after shard.RankID
-	d.from = dump.Header{Model: sp.Model, Group: sp.Group, BlockSize: sp.BlockSize, HashScheme: schemeOf(sp, d.space), Cursor: string(ctx.QueryArgs().Peek("cursor"))}
+	d.from = dump.Header{HashScheme: schemeOf(sp, d.space), Cursor: string(ctx.QueryArgs().Peek("cursor"))}
 	if d.from.Cursor != "" {
 		var err error
 		if after, err = dump.ParseCursor(d.from.Cursor); err != nil {

@@ -25,7 +25,10 @@ import (
 	"github.com/kvatlas/kvatlas/snapshot/keeper"
 )
 
-// NATS says where workers publish and register; see Config.
+// NATS says where workers publish and register: URL, Embedded with a DataDir or one or more
+// addresses (nats://host:port,nats://…; also tls:// and ws://); of an embedded server Port, MaxStore,
+// Sync, SyncAlways and JoinOnly; of others' CredsFile, NKeyFile, CAFile, CertFile and KeyFile;
+// Replicas of what is made there, Name and Log.
 type NATS = broker.Config
 
 // Embedded as the URL of [NATS] runs a server in this process, or joins the process

@@ -45,8 +45,9 @@ type Replica struct {
 	shares  *shares.Shares // nil: the index is here
 	keeper  *keeper.Keeper // nil without snapshots
 
-	serving sync.Mutex      // only appends and copies: programs serve while it runs
-	servers []*query.Server // behind serving
+	serving sync.Mutex      // only appends, copies and marks: programs serve while it runs
+	servers []*query.Server // behind serving, as the next
+	closed  bool            // they are ended, and so is what is still served
 }
 
 // New returns a Replica that is not connected: its index is empty.
@@ -320,6 +321,7 @@ func (r *Replica) full() string {
 func (r *Replica) Close(ctx context.Context) (err error) {
 	r.serving.Lock()
 	servers := r.servers
+	r.closed = true
 	r.serving.Unlock()
 	for _, s := range servers {
 		err = errors.Join(err, s.Shutdown(ctx))

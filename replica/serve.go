@@ -2,6 +2,7 @@ package replica
 
 import (
 	"cmp"
+	"context"
 	"net/http"
 
 	"github.com/kvatlas/kvatlas/internal/program/edge"
@@ -11,7 +12,7 @@ import (
 
 // Serve returns a server of the index's routes, for its own port or as the Handler of
 // another's. Without settings it has their defaults; checks are further conditions of
-// its readiness. Close ends what it has served until then.
+// its readiness. Close ends what it has served until then; what is served later has ended.
 func (r *Replica) Serve(cfg query.Config, access *secure.Access, checks ...edge.Check) (*query.Server, error) {
 	var behind func() string
 	if r.share.Of > 0 { // who asks several says of whom nothing is known
@@ -39,8 +40,12 @@ func (r *Replica) serve(cfg query.Config, access *secure.Access, behind func() s
 		return nil, err
 	}
 	r.serving.Lock()
+	closed := r.closed
 	r.servers = append(r.servers, s)
 	r.serving.Unlock()
+	if closed {
+		return s, s.Shutdown(context.Background()) // it has no connection to wait for
+	}
 	return s, nil
 }
 

@@ -392,3 +392,26 @@ func TestCraftedRunsTakeWhatTheyAre(t *testing.T) {
 		t.Errorf("a shared hash that a rank has twice: %v", err)
 	}
 }
+
+// A Writer that has not begun, or has written, says so; it neither panics nor writes half a snapshot.
+func TestAWriterWritesOnce(t *testing.T) {
+	sp := openSpace(t, shard.Config{Shards: 2})
+	w := NewWriter(sp, Options{})
+	w.Begun()
+	if _, err := w.Write(t.Context(), io.Discard, Meta{}); err == nil {
+		t.Error("written without a beginning")
+	}
+	if err := w.Begin(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Begin(t.Context()); err == nil {
+		t.Error("begun twice")
+	}
+	if _, err := w.Write(t.Context(), io.Discard, meta(sp)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write(t.Context(), io.Discard, meta(sp)); err == nil {
+		t.Error("written twice")
+	}
+	w.Close()
+}

@@ -42,12 +42,15 @@ func (o Options) withDefaults() Options {
 // faster than it could be written.
 var ErrTooSlow = errors.New("the index changes faster than its snapshot can be written")
 
+var errOnce = errors.New("snapshot: a Writer begins once, and then writes once")
+
 // Writer writes one snapshot of a space: Begin, then Write or Close.
 type Writer struct {
-	sp    *shard.Space
-	opts  Options
-	cut   *shard.Cut
-	parts []*section
+	sp      *shard.Space
+	opts    Options
+	cut     *shard.Cut // nil before Begin
+	written bool
+	parts   []*section
 
 	buffered atomic.Int64 // bytes of chunks that are being filled or wait
 	overflow atomic.Bool
@@ -82,6 +85,9 @@ func NewWriter(sp *shard.Space, opts Options) *Writer {
 // given to the space before the call. From it on the writer keeps what changes;
 // Write is due soon, or Close.
 func (w *Writer) Begin(ctx context.Context) error {
+	if w.cut != nil {
+		return errOnce
+	}
 	cut, err := w.sp.BeginCut(ctx, w.addRun)
 	if err != nil {
 		return fmt.Errorf("snapshot: %w", err)
@@ -91,7 +97,11 @@ func (w *Writer) Begin(ctx context.Context) error {
 }
 
 // Begun waits until everything before that moment is applied.
-func (w *Writer) Begun() { w.cut.Begun() }
+func (w *Writer) Begun() {
+	if w.cut != nil {
+		w.cut.Begun()
+	}
+}
 
 // addRun is called by a shard's owner with a run that is given out.
 func (w *Writer) addRun(shard int, p *core.Piece) {
@@ -183,6 +193,10 @@ func (w *Writer) Close() {
 // ranks that it is to have, with their ids as of Begin and without Holder;
 // Write finds that. What was written is not a snapshot unless Write succeeds.
 func (w *Writer) Write(ctx context.Context, out io.Writer, m Meta) (*Footer, error) {
+	if w.cut == nil || w.written {
+		return nil, errOnce
+	}
+	w.written = true
 	defer w.Close()
 	w.cut.Begun()
 	m.Sections = len(w.parts)

@@ -66,7 +66,7 @@ func dumped(t testing.TB, sp *shard.Space) []byte {
 	t.Helper()
 	var out bytes.Buffer
 	w := NewWriter(&out, space)
-	if err := w.Header(&Header{Model: space.Model, BlockSize: space.BlockSize}); err != nil {
+	if err := w.Header(&Header{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range sp.Ranks() {

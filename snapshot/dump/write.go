@@ -18,18 +18,19 @@ const lineBlocks = 4096
 // End.
 type Writer struct {
 	out   io.Writer
+	space event.Space
 	count counter
 	text  []byte
 }
 
 // NewWriter returns a Writer for a dump of the space.
 func NewWriter(out io.Writer, sp event.Space) *Writer {
-	return &Writer{out: out, count: newCounter(sp)}
+	return &Writer{out: out, space: sp, count: newCounter(sp)}
 }
 
-// Header writes the first line.
+// Header writes the first line, with the Writer's version and space, which it puts into h.
 func (w *Writer) Header(h *Header) error {
-	h.Version = Version
+	h.Version, h.Model, h.Group, h.BlockSize = Version, w.space.Model, w.space.Group, w.space.BlockSize
 	return w.object(&line{Dump: h})
 }
 
