@@ -60,11 +60,11 @@ func Seed(lora, salt string) uint64 {
 // Blocks returns how many complete blocks of blockSize tokens a prompt of n
 // tokens has. It is 0 for a block size below 1.
 func Blocks(n, blockSize int, eagle bool) int {
-	if eagle {
-		n-- // the last block needs one token beyond its own
-	}
 	if n <= 0 || blockSize < 1 {
 		return 0
+	}
+	if eagle {
+		n-- // the last block needs one token beyond its own
 	}
 	return n / blockSize
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"errors"
+	"math"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -146,7 +147,7 @@ func TestBlocksCountsCompleteOnes(t *testing.T) {
 		n, size int
 		eagle   bool
 		want    int
-	}{{0, 4, false, 0}, {3, 4, false, 0}, {4, 4, false, 1}, {11, 4, false, 2}, {0, 4, true, 0}, {4, 4, true, 0}, {5, 4, true, 1}, {9, 4, true, 2}, {5, 0, false, 0}} {
+	}{{0, 4, false, 0}, {3, 4, false, 0}, {4, 4, false, 1}, {11, 4, false, 2}, {0, 4, true, 0}, {4, 4, true, 0}, {5, 4, true, 1}, {9, 4, true, 2}, {5, 0, false, 0}, {-9, 4, false, 0}, {math.MinInt, 4, true, 0}} {
 		if got := Blocks(c.n, c.size, c.eagle); got != c.want {
 			t.Errorf("Blocks(%d, %d, %v) = %d, want %d", c.n, c.size, c.eagle, got, c.want)
 		}

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -61,6 +62,9 @@ func New(cfg Config) (*Client, error) {
 	u, err := url.Parse(cfg.URL)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery != "" {
 		return nil, fmt.Errorf("client: %q is no URL such as http://127.0.0.1:8090", cfg.URL)
+	}
+	if min(cfg.Timeout, cfg.Backoff, cfg.MaxBackoff) < 0 || cfg.MaxAnswer < 0 {
+		return nil, fmt.Errorf("client: a time or bound is below 0: timeout %v, backoff %v to %v, answers of %d bytes", cfg.Timeout, cfg.Backoff, cfg.MaxBackoff, cfg.MaxAnswer)
 	}
 	cfg.Timeout, cfg.Retries, cfg.MaxAnswer = cmp.Or(cfg.Timeout, 5*time.Second), cmp.Or(cfg.Retries, 3), cmp.Or(cfg.MaxAnswer, 64<<20)
 	cfg.Backoff, cfg.MaxBackoff = cmp.Or(cfg.Backoff, 50*time.Millisecond), cmp.Or(cfg.MaxBackoff, 2*time.Second)
@@ -219,7 +223,7 @@ func (c *Client) once(ctx context.Context, q *request) (a answer, wait time.Dura
 	}
 	defer resp.Body.Close() //nolint:errcheck // only read
 	a.kind = resp.Header.Get("Content-Type")
-	if a.body, err = io.ReadAll(io.LimitReader(resp.Body, c.cfg.MaxAnswer+1)); err != nil {
+	if a.body, err = io.ReadAll(io.LimitReader(resp.Body, min(c.cfg.MaxAnswer, math.MaxInt64-1)+1)); err != nil {
 		return a, 0, fmt.Errorf("reading the answer of %s: %w", c.base.Host, err)
 	}
 	switch {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"log"
 	"net/http"
 	"net/http/httptest"
@@ -297,6 +298,18 @@ func TestAnswersAreBounded(t *testing.T) {
 	defer s.Close()
 	if _, err := open(t, client.Config{URL: s.URL, MaxAnswer: 100}).Workers(t.Context(), ""); err == nil || !strings.Contains(err.Error(), "larger than 100 bytes") {
 		t.Error(err)
+	}
+	if _, err := open(t, client.Config{URL: s.URL, MaxAnswer: math.MaxInt64}).Workers(t.Context(), ""); err != nil {
+		t.Error("as long as there is:", err)
+	}
+}
+
+func TestNoTimeOrBoundIsBelowZero(t *testing.T) {
+	for _, cfg := range []client.Config{{Timeout: -1}, {Backoff: -1}, {MaxBackoff: -1}, {MaxAnswer: -1}} {
+		cfg.URL = "http://h"
+		if _, err := client.New(cfg); err == nil {
+			t.Errorf("%+v was accepted: no call would ever be answered", cfg)
+		}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -227,6 +228,26 @@ func (ix blockingIndex) Spaces() []event.Space {
 	ix.entered <- true
 	<-ix.release
 	return ix.fakeIndex.Spaces()
+}
+
+// What is left out of Deps has a default, or is asked for.
+func TestDepsLeftOut(t *testing.T) {
+	if _, err := New(Config{}, Deps{}); err == nil {
+		t.Error("a server without an index")
+	}
+	s, err := New(Config{}, Deps{Index: twoSpaces()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := s.Handler()
+	got := httptest.NewRecorder()
+	h.ServeHTTP(got, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/spaces", nil))
+	if got.Code != http.StatusOK {
+		t.Errorf("%d %s", got.Code, got.Body)
+	}
+	if err := s.Shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestServeAfterShutdownReturns(t *testing.T) {

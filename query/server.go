@@ -1,6 +1,7 @@
 package query
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,8 +39,8 @@ type Deps struct {
 	At At
 	// Access says who may ask; nil: everybody, on loopback.
 	Access  *secure.Access
-	Log     *slog.Logger
-	Metrics *obs.Metrics
+	Log     *slog.Logger // nil: slog.Default()
+	Metrics *obs.Metrics // nil: those of this Server alone
 	Tracer  trace.Tracer // nil: no spans
 	Checks  []edge.Check // conditions of readiness
 	// Progress says how far the program's start is; nil: nobody does.
@@ -99,8 +100,12 @@ func New(cfg Config, d Deps) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if d.Access == nil {
-		d.Access = new(secure.Access)
+	if d.Index == nil && d.Shares == nil {
+		return nil, errors.New("query: no index given")
+	}
+	d.Access, d.Log = cmp.Or(d.Access, new(secure.Access)), cmp.Or(d.Log, slog.Default())
+	if d.Metrics == nil {
+		d.Metrics = obs.NewMetrics()
 	}
 	t := newTable()
 	s := &Server{

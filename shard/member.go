@@ -6,7 +6,8 @@ import (
 )
 
 // Member is one rank's time in a space, from the first block stored for it until
-// it is removed or replaced. Ranks are comparable; the zero value is none.
+// it is removed or replaced. Members are comparable; the zero value is none, of which
+// nothing may be asked but whether it is Present.
 type Member struct{ m *member }
 
 // ID returns which rank it is.

@@ -189,6 +189,15 @@ func TestLogKeepsWhatItShould(t *testing.T) {
 }
 
 // Whatever comes, a Log takes no more memory than it may, and keeps something.
+// A nil Log keeps nothing, and may be asked and told all the same.
+func TestANilLog(t *testing.T) {
+	var l *Log
+	l.Add(start, &Decision{ID: l.ID()}, l.Sample(start, 1), l.Notable(start, 1, 1, true))
+	if list, sampled := l.After(0, 1); l.ID() != "" || len(list) != 0 || sampled != 0 || len(l.Find(Query{})) != 0 || l.Stats() != (Stats{}) {
+		t.Errorf("%v %d", list, sampled)
+	}
+}
+
 func TestLogIsBounded(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	const memory = 200 << 10

@@ -79,8 +79,11 @@ func (l *Log) Sample(now time.Time, rows int) bool {
 	}
 }
 
-// ID returns an id that no other decision has.
+// ID returns an id that no other decision has; "" of a nil Log.
 func (l *Log) ID() string {
+	if l == nil {
+		return ""
+	}
 	return l.cfg.Run + "-" + strconv.FormatUint(l.serial.Add(1), 10)
 }
 

@@ -32,6 +32,9 @@ func OpenDir(dir, stream string, fsys FS) (*Dir, error) {
 	if fsys == nil {
 		fsys = OS{}
 	}
+	if stream == "" || stream == "." || stream == ".." || filepath.Base(stream) != stream {
+		return nil, fmt.Errorf("snapshot directory: %q is no name of a stream", stream)
+	}
 	d := &Dir{stream, filepath.Join(dir, stream), fsys}
 	if err := fsys.MkdirAll(d.dir); err != nil {
 		return nil, fmt.Errorf("snapshot directory: %w", err)

@@ -273,4 +273,9 @@ func TestNames(t *testing.T) {
 	if seq, fence, ok := parseName(Name(12, 34)); seq != 12 || fence != 34 || !ok {
 		t.Error(seq, fence, ok)
 	}
+	for _, stream := range []string{"", ".", "..", "../s", "a/b", "/a"} {
+		if _, err := OpenDir(t.TempDir(), stream, nil); err == nil {
+			t.Errorf("%q is taken for a stream's directory", stream)
+		}
+	}
 }
