@@ -75,7 +75,7 @@ type Config struct {
 	Snapshots keeper.Settings
 
 	// Fed says that the caller fills the index: no events are read, and no
-	// snapshots kept. Without NATS there is no other way.
+	// snapshots kept. Without NATS there is no other way: engines' own sockets are not read either.
 	Fed bool
 	// Static workers are registered beside those that Registry names.
 	Static []registry.Worker

@@ -166,6 +166,7 @@ func New(cfg Config) (*Router, error) {
 		return nil, fmt.Errorf("making a router: %w", err)
 	}
 	cfg.Settings = cfg.Settings.Of(cfg.Space.Model)
+	cfg.Settings.Busy = Thresholds{}.Merge(cfg.Settings.Busy)
 	policy := cfg.Policy
 	if policy == nil {
 		var err error

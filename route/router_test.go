@@ -772,3 +772,27 @@ func TestDumpEvents(t *testing.T) {
 		t.Errorf("without an index: %v", err)
 	}
 }
+
+// Thresholds in force are the router's alone, whatever callers do with what they gave or got.
+func TestThresholdsAreTheRoutersOwn(t *testing.T) {
+	given := Thresholds{DecodeFraction: ptr(0.5), PrefillTokens: ptr(5), PrefillFraction: ptr(0.5)}
+	r, _, _ := open(t, func(c *Config) { c.Settings.Busy = given })
+	spoil := func(h Thresholds) { *h.DecodeFraction, *h.PrefillTokens, *h.PrefillFraction = 7, -7, -7 }
+	unchanged := func(after string) {
+		if got := r.Thresholds(); *got.DecodeFraction != 0.5 || *got.PrefillTokens != 5 || *got.PrefillFraction != 0.5 {
+			t.Errorf("after %s: %v %v %v", after, *got.DecodeFraction, *got.PrefillTokens, *got.PrefillFraction)
+		}
+	}
+	spoil(given)
+	unchanged("New")
+	spoil(r.Thresholds())
+	unchanged("Thresholds")
+	change := Thresholds{DecodeFraction: ptr(0.5), PrefillTokens: ptr(5), PrefillFraction: ptr(0.5)}
+	got, err := r.SetThresholds(change)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spoil(change)
+	spoil(got)
+	unchanged("SetThresholds")
+}

@@ -270,13 +270,13 @@ func (t Thresholds) Check() error {
 // Merge returns t with the thresholds that change sets.
 func (t Thresholds) Merge(change Thresholds) Thresholds {
 	if change.DecodeFraction != nil {
-		t.DecodeFraction = change.DecodeFraction
+		t.DecodeFraction = new(*change.DecodeFraction)
 	}
 	if change.PrefillTokens != nil {
-		t.PrefillTokens = change.PrefillTokens
+		t.PrefillTokens = new(*change.PrefillTokens)
 	}
 	if change.PrefillFraction != nil {
-		t.PrefillFraction = change.PrefillFraction
+		t.PrefillFraction = new(*change.PrefillFraction)
 	}
 	return t
 }

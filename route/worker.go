@@ -275,7 +275,7 @@ func (r *Router) ReportLoad(id shard.RankID, report Report) error {
 func (r *Router) Thresholds() Thresholds {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.settings.Busy
+	return Thresholds{}.Merge(r.settings.Busy)
 }
 
 // SetThresholds changes those thresholds that change sets and returns all. The
@@ -287,7 +287,7 @@ func (r *Router) SetThresholds(change Thresholds) (Thresholds, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.settings.Busy = r.settings.Busy.Merge(change)
-	return r.settings.Busy, nil
+	return Thresholds{}.Merge(r.settings.Busy), nil
 }
 
 // busy says whether a rank's load is beyond a threshold: what the router
