@@ -270,3 +270,6 @@ func (r *Router) expire(now time.Time) {
 		r.record(load.Change{Kind: load.Freed, Key: k})
 	})
 }
+
+// rest is Rest as a booking may have it.
+func (p *Prompt) rest() int { return min(max(p.Rest, 0), load.MaxCount) }

@@ -246,9 +246,6 @@ type Prompt struct {
 // Size returns how many tokens all of it has, about.
 func (p *Prompt) Size() int { return min(max(len(p.Tokens), p.Length), load.MaxCount) + p.rest() }
 
-// rest is Rest as a booking may have it.
-func (p *Prompt) rest() int { return min(max(p.Rest, 0), load.MaxCount) }
-
 // Stage says what the chosen worker is to do.
 type Stage uint8
 
