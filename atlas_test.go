@@ -235,7 +235,7 @@ func TestDocs(t *testing.T) {
 	}
 	_, code, _ := strings.Cut(string(source), "ctx context.Context, tokens []uint32) error {\n")
 	code, _, _ = strings.Cut(code, "\t}\n\t_ = serve")
-	code = regexp.MustCompile(` //nolint:.*`).ReplaceAllString(code, "")
+	code = regexp.MustCompile(` +//nolint:.*`).ReplaceAllString(code, "")
 	if code = strings.ReplaceAll("\n"+code, "\n\t\t", "\n"); len(code) < 500 || !strings.Contains(string(doc), code) {
 		t.Errorf("docs/router.md does not have the example:\n%s", code)
 	}
