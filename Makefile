@@ -33,8 +33,8 @@ CALLS      = (racetest[.](Without|Few)|coretest[.]Seeds)[(]
 UNRACED    = [ -z "$(RACE)" ] || [ '$(RUN)' != . ] || { \
 	files=$$(grep -rlE --include='*_test.go' '$(CALLS)' $(sort $(wildcard */)) | grep -vE '^(core|shard|bench/lab|internal/lint)/') && \
 	tests=$$(awk -F '[ (]' '/^func Test/ {name = $$2} /$(CALLS)/ {print name}' $$files | sort -u | paste -s -d '|' -) && \
-	CGO_ENABLED=0 $(GO) test -vet=off $(TESTFLAGS) -run "EndsEqual|Stale|AreBounded|^($$tests)$$" ./ingest $$(dirname $$files | sort -u | sed 's,^,./,') && \
-	CGO_ENABLED=0 $(GO) test -vet=off $(TESTFLAGS) ./shard ./core/... ./bench/lab ./internal/lint; }
+	{ CGO_ENABLED=0 $(GO) test -vet=off $(TESTFLAGS) -run "EndsEqual|Stale|AreBounded|^($$tests)$$" ./ingest $$(dirname $$files | sort -u | sed 's,^,./,') & } && \
+	CGO_ENABLED=0 $(GO) test -vet=off $(TESTFLAGS) ./core/... ./shard ./bench/lab ./internal/lint; whole=$$?; wait $$! && exit $$whole; }
 # Everything is compiled twice, for the race detector and for the programs that tests run
 # (without cgo, as they are released), and those are linked once for all packages.
 PROGRAMS  := $(CURDIR)/bin/test
