@@ -268,9 +268,6 @@ func (l *Load) Commit(ctx context.Context) error {
 	if err := l.failed(); err != nil {
 		return err
 	}
-	if l.over {
-		return errCommitted
-	}
 	err := l.space.submitWait(ctx, func(t *task) {
 		for _, m := range l.members {
 			l.space.table.show(m)
@@ -286,7 +283,9 @@ func (l *Load) Commit(ctx context.Context) error {
 			}
 		}
 	})
-	l.over = err == nil
+	if l.over = err == nil; l.over {
+		l.fail(errCommitted)
+	}
 	return err
 }
 

@@ -105,6 +105,9 @@ func TestALoadEndsOnce(t *testing.T) {
 	if err := l.Commit(t.Context()); err == nil {
 		t.Error("committed twice")
 	}
+	if err := l.Add(t.Context(), 0, nil, nil); !errors.Is(err, errCommitted) {
+		t.Errorf("what comes after the commit: %v", err)
+	}
 	if d := depths(sp, 10); len(d) != 1 {
 		t.Errorf("depths %v of what is loaded", d)
 	}

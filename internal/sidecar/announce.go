@@ -2,6 +2,7 @@ package sidecar
 
 import (
 	"context"
+	"log/slog"
 	"reflect"
 	"slices"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/modelfiles"
 	"github.com/kvatlas/kvatlas/internal/pace"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/registry"
 )
 
@@ -31,7 +33,7 @@ func (s *Sidecar) announce(ctx context.Context) {
 		Bucket: registry.BucketConfig{Replicas: s.cfg.Broker.Replicas}}
 	said := s.worker()
 	var news news
-	var trouble complaint
+	trouble := obs.NewLimited(s.log, complaintEvery, nil)
 	for {
 		err := ctx.Err()
 		switch now := s.worker(); {
@@ -46,8 +48,8 @@ func (s *Sidecar) announce(ctx context.Context) {
 		default:
 			err = a.Err()
 		}
-		if ctx.Err() == nil && trouble.due(time.Now(), err) {
-			s.log.Warn("the worker is not announced, trying again", "error", err)
+		if err != nil && ctx.Err() == nil {
+			trouble.Warn(err.Error(), "the worker is not announced, trying again", slog.Any("error", err))
 		}
 		s.registered.Store(a != nil && err == nil)
 		select {
@@ -83,24 +85,6 @@ func (n *news) due(at time.Time, now, said *registry.Worker) bool {
 
 // complaintEvery is how often the log says that the worker is still not announced, for the same reason.
 const complaintEvery = 10 * time.Second
-
-// complaint is what the log said last of why the worker is not announced.
-type complaint struct {
-	said string // "": it was
-	at   time.Time
-}
-
-// due says when err, or nil, is to be said.
-func (c *complaint) due(at time.Time, err error) bool {
-	switch {
-	case err == nil:
-		c.said = ""
-	case err.Error() != c.said || at.Sub(c.at) >= complaintEvery:
-		c.said, c.at = err.Error(), at
-		return true
-	}
-	return false
-}
 
 // incarnation returns that of the only rank. Of several each has its own: then
 // the streams' own heartbeats tell, and this is 0.

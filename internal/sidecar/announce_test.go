@@ -1,7 +1,6 @@
 package sidecar
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"testing"
@@ -79,24 +78,5 @@ func TestNewsIsBounded(t *testing.T) {
 	}
 	if tell(last) {
 		t.Error("nothing is new, and announced")
-	}
-}
-
-// Why a worker is not announced is said at once, once it is another reason or has been over, and
-// else now and then: a server is away for longer than a second.
-func TestTheSameReasonIsSaidNowAndThen(t *testing.T) {
-	var c complaint
-	at := time.Unix(1e9, 0)
-	away, other := errors.New("away"), errors.New("other")
-	for i, step := range []struct {
-		err  error
-		wait time.Duration
-		due  bool
-	}{
-		{nil, 0, false}, {away, 0, true}, {away, complaintEvery - 1, false}, {away, 1, true}, {other, 0, true}, {other, 1, false}, {nil, 1, false}, {other, 1, true},
-	} {
-		if at = at.Add(step.wait); c.due(at, step.err) != step.due {
-			t.Errorf("step %d: not %v", i, step.due)
-		}
 	}
 }

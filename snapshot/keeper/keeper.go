@@ -288,7 +288,7 @@ func (k *Keeper) lookAt(ctx context.Context, s ingest.StreamStatus, last bool) {
 	case ctx.Err() != nil && !last:
 	default:
 		if last && !k.cfg.Conn.IsConnected() {
-			err = errAway
+			err = fmt.Errorf("%w: %w", errAway, err)
 		}
 		k.m.failed(reason(err))
 		k.cfg.Log.Warn("no snapshot was taken", "stream", s.Stream, "error", err)

@@ -202,7 +202,7 @@ func connect(ctx context.Context, cfg Config, url string, extra ...nats.Option) 
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) {
 			waiting.Warn("connect", "no connection to NATS, trying again", slog.String("address", address), slog.Any("error", err))
 			last.Store(&err)
-			if errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) {
+			if isRefusal(err) {
 				select {
 				case refused <- err:
 				default:

@@ -11,7 +11,7 @@ import (
 )
 
 // limitedKeys bounds how many keys a Limited keeps apart. Keys are meant to be
-// constants of the program; beyond the bound they share one.
+// few, constants of the program or reasons; beyond the bound they share one.
 const limitedKeys = 256
 
 // Limited writes log lines at most once per key and interval, for causes that
