@@ -56,6 +56,7 @@ type lab struct {
 	proxy   *Proxy
 	metrics *obs.Metrics
 	front   *front
+	serving atomic.Int64 // requests that the proxy has not done with
 	engines []*engine
 }
 
@@ -165,7 +166,11 @@ func newLab(t *testing.T, o setup) *lab {
 	if l.proxy, err = New(pc); err != nil {
 		t.Fatal(err)
 	}
-	l.front = newFront(t, l.proxy)
+	l.front = newFront(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		l.serving.Add(1)
+		defer l.serving.Add(-1)
+		l.proxy.ServeHTTP(w, r)
+	}))
 	t.Cleanup(func() {
 		http.DefaultClient.CloseIdleConnections() // of which some may not have been used
 		_ = l.front.Shutdown(context.Background())
@@ -240,6 +245,9 @@ func (l *lab) idle() {
 			if n := e.Live.Load(); n != 0 {
 				return fmt.Errorf("engine %d still answers %d requests", i, n)
 			}
+		}
+		if n := l.serving.Load(); n != 0 { // bookings end before what went is counted
+			return fmt.Errorf("the proxy still serves %d requests", n)
 		}
 		return nil
 	})
