@@ -14,27 +14,29 @@ CASES     ?= 2000
 TOOL      := $(GO) tool -modfile=tools/go.mod
 # -buildvcs records tag, commit and time, which `version` prints.
 BUILD     := -trimpath -buildvcs=auto -ldflags '-s -w'
-# Twice as many packages as there are processors: the real programs wait much.
-PACKAGES  := $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2))))
+# As many packages as processors in each of the two passes: the real programs wait much.
+PACKAGES  := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 # -trimpath: what is compiled does not depend on the folder, so that a new clone compiles only what is new.
 # -s -w: without what debuggers read a test is linked in half of the time.
 TESTFLAGS := -trimpath -ldflags='-s -w' -shuffle=on -timeout=14m -p=$(PACKAGES)
 # Those that take longest begin first, or the others' processors wait for them at the end.
-LONGEST   := ./internal/testing/e2e ./ingest ./cmd/kvindexer ./internal/router/proxy ./shard ./core ./cmd/kvrouter ./snapshot/keeper ./registry ./publish ./route ./query ./cmd/kvbench
+LONGEST   := ./ingest ./internal/router/proxy ./shard ./core ./cmd/kvrouter ./snapshot/keeper ./registry ./publish ./route ./query ./cmd/kvbench
 # The race detector needs cgo and a C compiler; without them the tests run
 # without it and say so.
 RACE      := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
 # A program under it sleeps for a second before it ends, which a hundred test binaries need not.
 export GORACE ?= atexit_sleep_ms=50
-# What the race detector sees little or nothing of, as one goroutine does it and takes ten times as long under it: the
-# histories of core, shard and ingest, the lab's fleets, and whatever test calls racetest.Without, racetest.Few or
-# coretest.Seeds.
+# What the race detector sees little or nothing of runs without it: tests whose programs are built without it (e2e) or
+# are all in kvrouter as well (kvindexer), and what one goroutine does and takes ten times as long under it: the histories
+# of core, shard and ingest, the lab's fleets, and whatever test calls racetest.Without, racetest.Few or coretest.Seeds.
+# make race and make nightly run everything under it.
+UNRACED   := ./internal/testing/e2e ./cmd/kvindexer
+WHOLLY    := $(UNRACED) ./core/... ./shard ./bench/lab ./internal/lint
 CALLS      = (racetest[.](Without|Few)|coretest[.]Seeds)[(]
-UNRACED    = [ -z "$(RACE)" ] || [ '$(RUN)' != . ] || { \
-	files=$$(grep -rlE --include='*_test.go' '$(CALLS)' $(sort $(wildcard */)) | grep -vE '^(core|shard|bench/lab|internal/lint)/') && \
+WITHOUT    = files=$$(grep -rlE --include='*_test.go' '$(CALLS)' $(sort $(wildcard */)) | grep -vE '^(core|shard|bench/lab|internal/lint|internal/testing/e2e|cmd/kvindexer)/') && \
 	tests=$$(awk -F '[ (]' '/^func Test/ {name = $$2} /$(CALLS)/ {print name}' $$files | sort -u | paste -s -d '|' -) && \
-	{ CGO_ENABLED=0 $(GO) test -vet=off $(TESTFLAGS) -run "EndsEqual|Stale|AreBounded|^($$tests)$$" ./ingest $$(dirname $$files | sort -u | sed 's,^,./,') & } && \
-	CGO_ENABLED=0 $(GO) test -vet=off $(TESTFLAGS) ./core/... ./shard ./bench/lab ./internal/lint; whole=$$?; wait $$! && exit $$whole; }
+	CGO_ENABLED=0 $(GO) test -vet=off $(TESTFLAGS) $(WHOLLY) && \
+	CGO_ENABLED=0 $(GO) test -vet=off $(TESTFLAGS) -run "EndsEqual|Stale|AreBounded|^($$tests)$$" ./ingest $$(dirname $$files | sort -u | sed 's,^,./,')
 # Everything is compiled twice, for the race detector and for the programs that tests run
 # (without cgo, as they are released), and those are linked once for all packages.
 PROGRAMS  := $(CURDIR)/bin/test
@@ -69,8 +71,12 @@ test: ## vet and test everything, with the race detector where a C compiler is p
 	$(GO) vet $(RACE) -trimpath $(PKG)
 	@mkdir -p '$(PROGRAMS)'
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w' -o '$(PROGRAMS)/' ./cmd/... ./internal/testing/e2e/judge github.com/nats-io/nats-server/v2
-	KVATLAS_TEST_PROGRAMS='$(PROGRAMS)' $(GO) test $(RACE) -vet=off $(TESTFLAGS) -run '$(RUN)' $(if $(filter ./...,$(PKG)),$(LONGEST)) $(PKG)
-	@export KVATLAS_TEST_PROGRAMS='$(PROGRAMS)'; $(UNRACED)
+ifeq ($(RACE)$(PKG)$(RUN),-race./....)
+	@export KVATLAS_TEST_PROGRAMS='$(PROGRAMS)'; { $(WITHOUT); } & \
+	$(GO) test -race -vet=off $(TESTFLAGS) $(LONGEST) $$($(GO) list ./... | grep -vE '/($(subst $() ,|,$(UNRACED:./%=%)))$$'); raced=$$?; wait $$! && exit $$raced
+else
+	KVATLAS_TEST_PROGRAMS='$(PROGRAMS)' $(GO) test $(RACE) -vet=off $(TESTFLAGS) -run '$(RUN)' $(PKG)
+endif
 
 test-32: ## the index and its snapshots where an int has 32 bits, on linux/amd64 (five minutes on two processors)
 	GOARCH=386 CGO_ENABLED=0 $(GO) test $(TESTFLAGS) -run '$(RUN)' ./core/... ./shard ./snapshot/... ./event/... ./internal/recovery ./internal/wire/...
@@ -136,7 +142,7 @@ nightly: export KVATLAS_TEST_SCALE = $(SCALE)
 nightly: TESTFLAGS = -shuffle=on -timeout=0
 nightly: ## long random histories: SCALE=50 times the seeds of `make test`, a night on two processors
 	$(GO) test $(RACE) $(TESTFLAGS) -run '$(RUN)' $(PKG)
-	@$(UNRACED)
+	@[ -z '$(RACE)' ] || [ '$(RUN)' != . ] || { $(WITHOUT); }
 
 bench: ## benchmarks with their floors, benchstat-ready; COUNT=10, BENCH=regexp
 	@mkdir -p bin

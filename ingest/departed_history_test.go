@@ -16,6 +16,7 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/internal/recovery"
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 	"github.com/kvatlas/kvatlas/shard"
 )
 
@@ -385,7 +386,7 @@ func (r *leaversReplica) compare(w *leaver, n uint32) error {
 
 func TestWhoeverLeavesAndReturnsIsAsTheModelSays(t *testing.T) {
 	did := map[int]int{}
-	for seed := range uint64(12 * scale(t)) {
+	for seed := range uint64(racetest.Few(12 * scale(t))) {
 		h := newLeavers(t, seed)
 		for step := range 120 {
 			w := h.workers[h.rng.IntN(len(h.workers))]

@@ -5,6 +5,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 )
 
 // offload is step where the engine moves blocks of prompts to lower tiers and
@@ -43,7 +44,7 @@ func TestHistoriesOfNamesEndEqualToTheOracle(t *testing.T) {
 			t.Parallel()
 			var all tally
 			offloaded, unknown := 0, uint64(0)
-			for seed := range uint64(20 * scale(t)) {
+			for seed := range uint64(racetest.Few(20 * scale(t))) {
 				h := newHistory(t, seed, mode == "core")
 				ps := newPrompts(seed)
 				for _, s := range h.workers {

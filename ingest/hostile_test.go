@@ -19,6 +19,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/internal/race"
 	"github.com/kvatlas/kvatlas/internal/recovery"
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 	"github.com/kvatlas/kvatlas/shard"
 )
 
@@ -318,7 +319,7 @@ func TestWhateverIsAnsweredRequestsAreBounded(t *testing.T) {
 			}
 		}
 	}
-	for seed := range uint64(10 * scale(t)) {
+	for seed := range uint64(racetest.Few(10 * scale(t))) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			lieFor(t, &liar{answer: anyLie(), rng: rand.New(rand.NewPCG(seed, 1))}, seed%2 == 0, true)
 		})

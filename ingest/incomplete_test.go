@@ -9,6 +9,7 @@ import (
 	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/ingest/follow"
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 	"github.com/kvatlas/kvatlas/publish"
 	"github.com/kvatlas/kvatlas/shard"
@@ -85,7 +86,7 @@ func (e *incompleteEngine) next() event.Event {
 // streams, whatever happens on the way, and show as what they are.
 func TestIncompleteStreamsEndEqualToTheOracle(t *testing.T) {
 	inferred := uint64(0)
-	for seed := range uint64(40 * scale(t)) {
+	for seed := range uint64(racetest.Few(40 * scale(t))) {
 		b := newPartitionBench(t, nil)
 		tr := newTruth()
 		p := newPrompts(seed)

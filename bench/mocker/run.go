@@ -35,7 +35,7 @@ type Broker struct {
 
 // closeWait bounds how long a run that is told to end waits for
 // acknowledgements.
-const closeWait = time.Second
+const closeWait = 3 * time.Second
 
 type sink = func(*event.Event)
 

@@ -165,8 +165,8 @@ func checkSleep(f *file) (faults []string) {
 	return faults
 }
 
-// wholly are the folders that make test also runs whole without the race detector (Makefile, UNRACED).
-var wholly = []string{"core/", "shard/", "bench/lab/", "internal/lint/"}
+// wholly are the folders that make test also runs whole without the race detector (Makefile, WHOLLY).
+var wholly = []string{"core/", "shard/", "bench/lab/", "internal/lint/", "internal/testing/e2e/", "cmd/kvindexer/"}
 
 // checkUnraced: make test finds by its text the test in which one of these is called, and runs that
 // without the race detector too; what a helper function calls would run in neither part.

@@ -150,7 +150,8 @@ func TestSilentEngine(t *testing.T) {
 			if failed, why := chats(url, atOnce, 200, true); failed > 0 {
 				t.Errorf("%d of the next 200 streams failed: %s", failed, why)
 			}
-			if n := asked.Load() - first; first == 0 || first > 24 || n > 8 {
+			// Where a machine is slow its first trials come before the others' answers: a third of the first is its part.
+			if n := asked.Load() - first; first == 0 || first > 2*atOnce || n > 8 {
 				t.Errorf("the silent engine was sent %d streams of the first 200 and %d of the next", first, n)
 			}
 		})
