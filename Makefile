@@ -26,16 +26,19 @@ LONGEST   := ./ingest ./internal/router/proxy ./shard ./core ./cmd/kvrouter ./sn
 RACE      := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
 # A program under it sleeps for a second before it ends, which a hundred test binaries need not.
 export GORACE ?= atexit_sleep_ms=50
-# What the race detector sees little or nothing of runs without it: tests whose programs are built without it (e2e) or
-# are all in kvrouter as well (kvindexer), and what one goroutine does and takes ten times as long under it: the histories
-# of core, shard and ingest, the lab's fleets, and whatever test calls racetest.Without, racetest.Few or coretest.Seeds.
-# make race and make nightly run everything under it.
-UNRACED   := ./internal/testing/e2e ./cmd/kvindexer
-WHOLLY    := $(UNRACED) ./core/... ./shard ./bench/lab ./internal/lint
+# What the race detector sees little or nothing of runs without it: whole packages, as their tests' programs are built
+# without it (e2e), are all in kvrouter as well (kvindexer), or nothing in them shares anything; and what one goroutine does and
+# takes ten times as long under it: the histories of core, shard and ingest, and whatever test calls racetest.Without,
+# racetest.Few or coretest.Seeds. make race and make nightly run everything under it.
+UNRACED   := internal/testing/e2e cmd/kvindexer core/coretest core/groups bench/corpus bench/lab bench/mock bench/trace bench/workload \
+	chat chat/api chat/jinja deploy event event/engine internal/doctor internal/lint internal/modelfiles internal/program/reference \
+	internal/testing/doctest internal/testing/faults internal/wire/jsonscan internal/wire/msgpack route/breaker route/chains route/load snapshot/dump
+WHOLLY    := $(UNRACED) core shard
+ONEOF      = $(subst $() ,|,$(strip $(1)))
 CALLS      = (racetest[.](Without|Few)|coretest[.]Seeds)[(]
-WITHOUT    = files=$$(grep -rlE --include='*_test.go' '$(CALLS)' $(sort $(wildcard */)) | grep -vE '^(core|shard|bench/lab|internal/lint|internal/testing/e2e|cmd/kvindexer)/') && \
+WITHOUT    = files=$$(grep -rlE --include='*_test.go' '$(CALLS)' $(sort $(wildcard */)) | grep -vE '^($(call ONEOF,$(WHOLLY)))/[^/]*$$') && \
 	tests=$$(awk -F '[ (]' '/^func Test/ {name = $$2} /$(CALLS)/ {print name}' $$files | sort -u | paste -s -d '|' -) && \
-	CGO_ENABLED=0 $(GO) test -vet=off $(TESTFLAGS) $(WHOLLY) && \
+	CGO_ENABLED=0 $(GO) test -vet=off $(TESTFLAGS) $(WHOLLY:%=./%) && \
 	CGO_ENABLED=0 $(GO) test -vet=off $(TESTFLAGS) -run "EndsEqual|Stale|AreBounded|^($$tests)$$" ./ingest $$(dirname $$files | sort -u | sed 's,^,./,')
 # Everything is compiled twice, for the race detector and for the programs that tests run
 # (without cgo, as they are released), and those are linked once for all packages.
@@ -73,7 +76,7 @@ test: ## vet and test everything, with the race detector where a C compiler is p
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w' -o '$(PROGRAMS)/' ./cmd/... ./internal/testing/e2e/judge github.com/nats-io/nats-server/v2
 ifeq ($(RACE)$(PKG)$(RUN),-race./....)
 	@export KVATLAS_TEST_PROGRAMS='$(PROGRAMS)'; { $(WITHOUT); } & \
-	$(GO) test -race -vet=off $(TESTFLAGS) $(LONGEST) $$($(GO) list ./... | grep -vE '/($(subst $() ,|,$(UNRACED:./%=%)))$$'); raced=$$?; wait $$! && exit $$raced
+	$(GO) test -race -vet=off $(TESTFLAGS) $(LONGEST) $$($(GO) list ./... | grep -vE '^[^/]*/[^/]*/[^/]*/($(call ONEOF,$(UNRACED)))$$'); raced=$$?; wait $$! && exit $$raced
 else
 	KVATLAS_TEST_PROGRAMS='$(PROGRAMS)' $(GO) test $(RACE) -vet=off $(TESTFLAGS) -run '$(RUN)' $(PKG)
 endif

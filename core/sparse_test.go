@@ -153,11 +153,11 @@ func TestHowSparseHoldersAreChangesNothing(t *testing.T) {
 	racetest.Without(t, "one goroutine does all")
 	for _, g := range coretest.Solo() {
 		t.Run(g.Name, func(t *testing.T) {
-			n := 500
-			if some := map[string]int{"deep": 60, "fleet": 160, "tiers": 200}[g.Name]; some > 0 {
+			n := 300
+			if some := map[string]int{"deep": 60, "fleet": 120, "tiers": 150}[g.Name]; some > 0 {
 				n = some // of long chains, which take their time
 			}
-			checkTempered(t, max(2, g.Seeds/10), func(seed uint64) ([]coretest.Op, int) {
+			checkTempered(t, max(2, g.Seeds/20), func(seed uint64) ([]coretest.Op, int) {
 				ops := g.History(seed)
 				if seed%4 > 1 {
 					ops = clearing(ops, seed) // who comes again is sparse again
@@ -248,7 +248,7 @@ func TestHashesThatFiltersTakeForOthers(t *testing.T) {
 				continue // more hashes than there are in a pool
 			}
 			t.Run(name+"/"+g.Name, func(t *testing.T) {
-				checkTempered(t, max(2, g.Seeds/16), func(seed uint64) ([]coretest.Op, int) {
+				checkTempered(t, max(2, g.Seeds/32), func(seed uint64) ([]coretest.Op, int) {
 					ops := g.History(seed)
 					if seed%4 > 1 {
 						ops = clearing(ops, seed)

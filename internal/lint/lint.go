@@ -166,7 +166,7 @@ func checkSleep(f *file) (faults []string) {
 }
 
 // wholly are the folders that make test also runs whole without the race detector (Makefile, WHOLLY).
-var wholly = []string{"core/", "shard/", "bench/lab/", "internal/lint/", "internal/testing/e2e/", "cmd/kvindexer/"}
+var wholly = []string{"core/", "shard/", "bench/lab/", "internal/lint/"}
 
 // checkUnraced: make test finds by its text the test in which one of these is called, and runs that
 // without the race detector too; what a helper function calls would run in neither part.
