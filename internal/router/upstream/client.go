@@ -186,6 +186,10 @@ func (c *Client) byOther(req *http.Request) (*http.Response, error) {
 		}
 		resp, err = c.other.RoundTrip(req)
 	}
+	if err == nil && resp.StatusCode < 200 { // which http.Transport gives out
+		_ = resp.Body.Close() // it is nobody's
+		err = noAnswer(resp.StatusCode)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("asking %s: %w", req.URL.Host, Wordless(err))
 	}

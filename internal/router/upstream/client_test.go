@@ -219,9 +219,13 @@ func TestLikeTransport(t *testing.T) {
 		}
 		other.CloseIdleConnections()
 	}
-	url := raw(t, func(n net.Conn) { _, _ = io.WriteString(n, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n") })
-	if resp, err := ask(t.Context(), client(t, Config{}), http.MethodGet, url, nil); err == nil {
-		t.Error("101 is an answer", resp.Body.Close())
+	for _, text := range []string{"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n", "HTTP/1.1 050 No\r\nContent-Length: 1\r\n\r\na" + ok + "\r\n"} {
+		for _, size := range []int{0, 1, largeBody + 1} {
+			url := raw(t, func(n net.Conn) { _, _ = io.WriteString(n, text) })
+			if resp, err := ask(t.Context(), client(t, Config{}), http.MethodPost, url, make([]byte, size)); err == nil {
+				t.Errorf("%q to %d bytes is an answer: %d %v", text, size, resp.StatusCode, resp.Body.Close())
+			}
+		}
 	}
 	if _, err := ask(t.Context(), client(t, Config{}), http.MethodPost, "http://127.0.0.1:1", []byte("x")); err == nil {
 		t.Error("nobody listens and answers")

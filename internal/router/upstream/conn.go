@@ -96,9 +96,7 @@ func (k *conn) exchange(req *http.Request, data *Body, x *Exchange, used bool) (
 			break
 		}
 		k.heard = true
-		if resp.StatusCode == http.StatusSwitchingProtocols {
-			err = ErrProtocol
-		}
+		err = noAnswer(resp.StatusCode)
 	}
 	if err != nil {
 		k.heard = k.heard || k.limited.left < maxHeader+readBuffer
@@ -116,6 +114,17 @@ func (k *conn) exchange(req *http.Request, data *Body, x *Exchange, used bool) (
 	}
 	resp.Body = a
 	return resp, nil
+}
+
+// noAnswer returns what is wrong with a status below those of answers; nil if an answer is to follow it.
+func noAnswer(status int) error {
+	switch {
+	case status < 100:
+		return ErrAnswer
+	case status == http.StatusSwitchingProtocols:
+		return ErrProtocol
+	}
+	return nil
 }
 
 // looks reports whether a connection that has been used is looked at when a request with that
