@@ -118,11 +118,16 @@ func (e *Engine) checked(well bool) (changed bool) {
 	return true
 }
 
-// NewClient returns what engines are asked with for their health and what else they
-// say. It goes where it was told to and no further: a redirect is an answer.
+// NewClient returns what engines are asked with for their health and what else they say.
 func NewClient(c *reload.Value[tls.Config]) *http.Client {
 	transport := &http.Transport{MaxIdleConnsPerHost: 2, IdleConnTimeout: time.Minute}
 	secure.Dialer(new(net.Dialer).DialContext).Into(transport, c)
+	return ClientBy(transport)
+}
+
+// ClientBy returns the same, by connections of another's. It goes where it was told to and no
+// further: a redirect is an answer.
+func ClientBy(transport http.RoundTripper) *http.Client {
 	return &http.Client{
 		Transport:     transport,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

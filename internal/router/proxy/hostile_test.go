@@ -7,9 +7,11 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/kvatlas/kvatlas/bench/mockapi"
+	"github.com/kvatlas/kvatlas/internal/router/tokens"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 	"github.com/kvatlas/kvatlas/registry"
 )
@@ -161,5 +163,22 @@ func TestWhyNobodyServes(t *testing.T) {
 		if status, data, header := l.post("/v1/completions", short); status != 503 || header.Get("Retry-After") == "" || !strings.Contains(data, ": "+want+`"`) {
 			t.Errorf("%d %s, want %s", status, data, want)
 		}
+	}
+}
+
+// An engine cannot send the router elsewhere, whatever it is asked for.
+func TestRedirectsOfEnginesAreAnswers(t *testing.T) {
+	var asked atomic.Int64
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		_, _ = io.WriteString(w, `{"data":[{"id":"org/model","owned_by":"elsewhere"}]}`)
+	}))
+	t.Cleanup(elsewhere.Close)
+	sends := httptest.NewServer(http.RedirectHandler(elsewhere.URL, http.StatusTemporaryRedirect))
+	t.Cleanup(sends.Close)
+	l := newLab(t, setup{registry: func(_ int, w *registry.Worker) { w.Endpoints.HTTP = sends.URL }})
+	q := tokens.Question{Space: space, Is: l.model().Engine(0).Process()}
+	if name := l.proxy.engineSoftware(t.Context(), q); name != "" || asked.Load() > 0 {
+		t.Errorf("the engine is of %q, by %d requests elsewhere", name, asked.Load())
 	}
 }

@@ -137,7 +137,7 @@ func (p *Proxy) engineSoftware(ctx context.Context, q tokens.Question) string {
 	if e == nil {
 		return ""
 	}
-	return e.Owner(ctx, &http.Client{Transport: p.client}, p.cfg.TokenizeTimeout)
+	return e.Owner(ctx, fleet.ClientBy(p.client), p.cfg.TokenizeTimeout)
 }
 
 // questioned returns the engine that a question is for; nil if it is no more.
