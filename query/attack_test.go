@@ -112,6 +112,7 @@ func TestDeclaredLengthsTakeNoMoreThanTheLimit(t *testing.T) {
 func TestOddRequests(t *testing.T) {
 	s := serve(t, twoSpaces(), testConfig(t, "--http-read-timeout=2s"))
 	client := s.open(t)
+	const behind = "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n" // which is no request: its connection has ended
 	deep := `{"model_name":"m","x":` + strings.Repeat(`[`, 10000) + strings.Repeat(`]`, 10000) + `,"block_hashes":[1]}`
 	for name, c := range map[string]struct{ request, status string }{
 		"two equal lengths":     {postFind + "Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}", "400"},
@@ -120,6 +121,9 @@ func TestOddRequests(t *testing.T) {
 		"length in words":       {postFind + "Content-Length: two\r\n\r\n{}", "400"},
 		"length beyond 64 bits": {postFind + "Content-Length: 99999999999999999999999\r\n\r\n{}", "4"},
 		"chunk of all memory":   {postFind + "Transfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n{}", "4"},
+		"no encoding":           {postFind + "Transfer-Encoding: identity\r\n\r\n" + behind, "400"},
+		"a folded length":       {postFind + "Content-Length:\r\n 2\r\n\r\n{}" + behind, "400"},
+		"a folded encoding":     {postFind + "X: y\r\n\tTransfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n{}" + behind, "400"},
 		"deep JSON":             {fmt.Sprintf("POST /query_by_hash HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(deep), deep), "400"},
 		"endless header":        {"GET /livez HTTP/1.1\r\nHost: localhost\r\nX: " + strings.Repeat("x", 9000), "431"},
 		"endless line":          {"GET /" + strings.Repeat("x", 9000), "431"},

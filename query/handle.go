@@ -59,10 +59,10 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 // looked at; and whether there is a space or a worker, only then, so that nobody without
 // a token learns what there is.
 func (s *Server) dispatch(ctx *fasthttp.RequestCtx, at int) *edge.Problem {
-	if twoLengths(ctx.Request.Header.RawHeaders()) {
+	if ambiguous(ctx.Request.Header.RawHeaders()) {
 		ctx.SetConnectionClose() // what follows may have been meant as this body
 		return edge.Refuse(fasthttp.StatusBadRequest, "Content-Length", edge.MalformedRequest,
-			"give Content-Length or Transfer-Encoding, not both, and no two lengths")
+			"give Content-Length or Transfer-Encoding: chunked, not both and each once, and no header in several lines")
 	}
 	if at == s.table.none() || s.table.all[at].needs > secure.Anybody { // probes may come by any name
 		if p := s.named(ctx); p != nil {
@@ -152,19 +152,25 @@ func (s *Server) admit(ctx *fasthttp.RequestCtx, r *route) (*view, *edge.Problem
 	return s.all().of(*c.Tenant), nil
 }
 
-// twoLengths reports whether the headers say more than once where the body
-// ends. fasthttp (1.74) goes by Transfer-Encoding or the last length then and
-// keeps the connection; a proxy that goes by another lets a client smuggle a
-// request past it (RFC 9112, section 6).
-func twoLengths(headers []byte) bool {
+// ambiguous reports whether the headers say more than once where the body ends, or in a way that
+// servers disagree about: an encoding but chunked, lines that go on in the next one. fasthttp
+// (1.74) goes by Transfer-Encoding or the last length, takes identity for no body, unfolds, and
+// keeps the connection; a proxy that goes by another lets a client smuggle a request past it
+// (RFC 9112, sections 5.2 and 6).
+func ambiguous(headers []byte) bool {
+	const length, encoding = "Content-Length", "Transfer-Encoding"
 	said := 0
 	for line := range bytes.SplitSeq(headers, []byte{'\n'}) {
 		// Most names have another length than these two.
-		if len(line) > len("Content-Length") && line[len("Content-Length")] == ':' &&
-			bytes.EqualFold(line[:len("Content-Length")], []byte("Content-Length")) ||
-			len(line) > len("Transfer-Encoding") && line[len("Transfer-Encoding")] == ':' &&
-				bytes.EqualFold(line[:len("Transfer-Encoding")], []byte("Transfer-Encoding")) {
+		switch {
+		case len(line) > 0 && (line[0] == ' ' || line[0] == '\t'):
+			return true
+		case len(line) > len(length) && line[len(length)] == ':' && bytes.EqualFold(line[:len(length)], []byte(length)):
 			said++
+		case len(line) > len(encoding) && line[len(encoding)] == ':' && bytes.EqualFold(line[:len(encoding)], []byte(encoding)):
+			if said++; !bytes.EqualFold(bytes.TrimSpace(line[len(encoding)+1:]), []byte("chunked")) {
+				return true
+			}
 		}
 	}
 	return said > 1
