@@ -59,14 +59,21 @@ func (c *chains) put(block uint64, st chain) {
 }
 
 // addends remembers what names add to the seed of local hashes, so that a name
-// that comes again costs no allocation. It starts over at maxAddends.
+// that comes again costs no allocation. It starts over at maxAddends, and remembers none of more than
+// maxName bytes.
 type addends struct{ byName map[string]uint64 }
 
-const maxAddends = 4096
+const (
+	maxAddends = 4096
+	maxName    = 256
+)
 
 func (a *addends) get(name []byte, of func(string) uint64) uint64 {
 	if v, ok := a.byName[string(name)]; ok {
 		return v
+	}
+	if len(name) > maxName {
+		return of(string(name))
 	}
 	if a.byName == nil || len(a.byName) >= maxAddends {
 		a.byName = make(map[string]uint64)

@@ -108,8 +108,9 @@ func (d *Decoder) left(why Reason, n int) {
 // events that are, see Stats.
 func (d *Decoder) Decode(payload []byte) (*event.Batch, error) {
 	d.batch = event.Batch{CountCopies: true}
-	d.events, d.spans = d.events[:0], d.spans[:0]
-	d.hashes, d.locals = d.hashes[:0], d.locals[:0]
+	d.events, d.spans = emptied(d.events, keptEvents), emptied(d.spans, keptEvents)
+	d.hashes, d.locals, d.mm = emptied(d.hashes, keptHashes), emptied(d.locals, keptHashes), emptied(d.mm, keptHashes)
+	d.tokens, d.eagles, d.pair = emptied(d.tokens, keptTokens), emptied(d.eagles, keptTokens), emptied(d.pair, keptTokens)
 	stats := d.stats
 	r := msgpack.NewReader(payload)
 	rank := d.payload(&r)
@@ -136,6 +137,21 @@ func (d *Decoder) Decode(payload []byte) (*event.Batch, error) {
 	}
 	d.batch.Events, d.batch.Hybrid, d.batch.Groups = d.events, d.groups.hybrid, d.groups.told()
 	return &d.batch, nil
+}
+
+// How much memory is kept for the next payload: for a prompt of a million tokens in blocks of 16, and more
+// events than engines send at once. What a larger one took goes with the next.
+const (
+	keptEvents = 1 << 12
+	keptHashes = 1 << 17
+	keptTokens = 1 << 20
+)
+
+func emptied[T any](s []T, most int) []T {
+	if cap(s) > most {
+		return nil
+	}
+	return s[:0]
 }
 
 // payload reads [ts, events, rank, …] or, defensively, the same as a map.

@@ -79,7 +79,7 @@ func (c *cacheGroups) of(f *fields, tokens bool) (group uint8, ok bool) {
 
 // learn notes what a store of computed blocks says of its group.
 func (c *cacheGroups) learn(f *fields, tokens bool, number uint8) {
-	if f.kind != event.Stored || !tokens || len(f.spec) == 0 || f.blockSize < 1 || f.blockSize > maxGroupBlock || f.window > maxGroupBlock {
+	if f.kind != event.Stored || !tokens || len(f.spec) == 0 || f.blockSize < 1 {
 		return
 	}
 	i := 0
@@ -94,18 +94,18 @@ func (c *cacheGroups) learn(f *fields, tokens bool, number uint8) {
 			return
 		}
 	}
-	said := event.CacheGroup{Number: number, Kind: string(f.spec), Span: uint32(f.window)}
+	said := event.CacheGroup{Number: number, Kind: string(f.spec), Span: uint32(f.window), BlockSize: uint32(f.blockSize)}
+	if event.CheckCacheGroups([]event.CacheGroup{said}) != nil {
+		return // what cannot be is not believed
+	}
 	c.list = slices.Clone(c.list) // one that was told stays as it is
 	if i == len(c.list) {
-		said.BlockSize = uint32(f.blockSize)
 		c.list = append(c.list, said)
 		return
 	}
+	said.BlockSize = 0
 	c.list[i] = said // some are parts of blocks, then, and what a whole one is they do not tell
 }
-
-// maxGroupBlock bounds what is believed of sizes, in tokens.
-const maxGroupBlock = 1 << 24
 
 // untell notes that blocks are not told apart well enough to follow them: from now on a group
 // is in the list that says so to all who have believed the list before.
