@@ -8,12 +8,14 @@ import (
 	"iter"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/kvatlas/kvatlas/bench/enginepub"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/event/engine"
 	"github.com/kvatlas/kvatlas/ingest/follow"
@@ -266,5 +268,20 @@ func TestWhateverAnEngineDoesIsBounded(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// What a large reply took is not kept for as long as the engine is followed.
+func TestLargeRepliesAreNotKept(t *testing.T) {
+	p := publisher(t, enginepub.Config{})
+	p.Publish([]byte("\x92\x01\x91\x92\xacBlockRemoved\xdd\x00\x20\x00\x00" + strings.Repeat("\x01", 2<<20)))
+	publish(p, 1, 10)
+	r := newRecorder(t)
+	f, stop := start(t, config(p), r)
+	r.reach(11)
+	subscribed(r, p)
+	stop()
+	if s := f.Stats(); s.Replayed != 11 || f.reply.m.Cap() > spareBytes {
+		t.Errorf("%d batches were replayed, and %d bytes are kept", s.Replayed, f.reply.m.Cap())
 	}
 }

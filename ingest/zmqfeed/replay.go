@@ -165,7 +165,11 @@ func (s *session) replay(ctx context.Context, q follow.Question, early bool) err
 			return fmt.Errorf("ask for a replay at %s: %w", f.cfg.Replay, err)
 		}
 		f.replaying = true
-		defer func() { f.replaying = false }()
+		defer func() {
+			if f.replaying = false; f.reply.m.Cap() > spareBytes {
+				f.reply = item{}
+			}
+		}()
 		return f.readReplay(conn, early)
 	})
 }
