@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -279,11 +280,17 @@ func (a *answer) finish() bool {
 		_ = a.write(nil)
 		a.err = errShort
 	}
+	if a.endless() && a.err == nil && time.Now().After(a.writeBy) {
+		a.err = os.ErrDeadlineExceeded // with nothing left to write, too
+	}
 	ok := a.write(nil) == nil
 	outs.Put(a.buffer)
 	a.buffer, a.out = nil, nil
 	return ok
 }
+
+// endless reports whether the answer's end is its connection's.
+func (a *answer) endless() bool { return a.begun && a.old && a.length < 0 && !a.bodiless }
 
 // SetWriteDeadline is for http.ResponseController: it holds from the next write on.
 func (a *answer) SetWriteDeadline(by time.Time) error {

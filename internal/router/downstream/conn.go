@@ -296,6 +296,7 @@ func (k *conn) one() (again bool) {
 		return false // it broke off
 	}
 	if !k.handle() {
+		k.breakOff()
 		return false
 	}
 	if again = k.finish(); again {
@@ -326,6 +327,7 @@ func (k *conn) finish() (again bool) {
 		k.answer.closes = true // it is not waited for
 	}
 	if !k.answer.finish() {
+		k.breakOff()
 		return false
 	}
 	if !k.body.over && (k.answer.closes || !k.body.drain()) {
@@ -333,6 +335,26 @@ func (k *conn) finish() (again bool) {
 		return false
 	}
 	return !k.answer.closes && !k.dropped.Load() && k.ctx.Err() == nil
+}
+
+// breakOff is for an answer that is not whole. Where its end would be the connection's the client is told by
+// a reset, which is none; over TLS, too, which would say that it ends.
+func (k *conn) breakOff() {
+	if !k.answer.endless() {
+		return
+	}
+	for c := k.net; ; {
+		if t, ok := c.(*net.TCPConn); ok {
+			_ = t.SetLinger(0) // else there is no connection any more
+			_ = t.Close()      // what is about it is closed by serve
+			return
+		}
+		wrapped, ok := c.(interface{ NetConn() net.Conn })
+		if !ok {
+			return
+		}
+		c = wrapped.NetConn()
+	}
 }
 
 // mostKept is how many headers the maps have room for that a connection keeps.

@@ -19,7 +19,8 @@
 //   - What a handler has read of a request, its strings too, stays as it is. The Request
 //     itself and the maps of headers are the connection's, for its next request: nobody
 //     may look at them once the handler has returned.
-//   - An answer that is shorter than it says ends its connection.
+//   - An answer that is shorter than it says ends its connection, and one that is cut and whose
+//     end would be its connection's (HTTP/1.0) resets it.
 //
 // Ownership: a Server owns its connections and the goroutine that looks after clients;
 // all of a connection but its deadline for reading is its own goroutine's.

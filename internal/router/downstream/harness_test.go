@@ -3,6 +3,7 @@ package downstream
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"log/slog"
@@ -27,6 +28,19 @@ type lab struct {
 
 func newLab(t *testing.T, h http.HandlerFunc, change func(c *Config)) *lab {
 	t.Helper()
+	return newLabBehind(t, h, change, func(ln net.Listener) net.Listener { return ln })
+}
+
+// newLabOf returns one whose connections are of TLS, and what its clients need for that.
+func newLabOf(t *testing.T, h http.HandlerFunc) (*lab, *tls.Config) {
+	t.Helper()
+	wrap, client := tlsOf(t)
+	client.ServerName = "example.com"
+	return newLabBehind(t, h, nil, wrap), client
+}
+
+func newLabBehind(t *testing.T, h http.HandlerFunc, change func(c *Config), wrap func(net.Listener) net.Listener) *lab {
+	t.Helper()
 	l := &lab{t: t}
 	c := Config{
 		Handler: h, ReadTimeout: patience, WriteTimeout: patience, IdleTimeout: patience, MaxHeader: 16 << 10, Log: slog.New(slog.DiscardHandler),
@@ -46,7 +60,7 @@ func newLab(t *testing.T, h http.HandlerFunc, change func(c *Config)) *lab {
 	}
 	l.address = ln.Addr().String()
 	ended := make(chan error, 1)
-	go func() { ended <- l.server.Serve(ln) }()
+	go func() { ended <- l.server.Serve(wrap(ln)) }()
 	t.Cleanup(func() {
 		_ = l.server.Close()
 		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {

@@ -126,14 +126,26 @@ func TestHalfAnswers(t *testing.T) {
 			_ = http.NewResponseController(w).SetWriteDeadline(time.Unix(1, 0))
 		},
 	} {
-		l := newLab(t, h, nil)
-		k := l.dial(get)
-		resp, err := http.ReadResponse(k.in, nil)
-		if err == nil {
-			_, err = io.ReadAll(resp.Body)
-		}
-		if (err == nil) != (name == "more") {
-			t.Errorf("%s: %v", name, err)
+		for _, secured := range []bool{false, true} {
+			l, client := newLab(t, h, nil), (*tls.Config)(nil)
+			if secured {
+				l, client = newLabOf(t, h)
+			}
+			for _, version := range []string{"1.1", "1.0"} { // whose answers may end with their connection
+				k := l.dial("")
+				if secured {
+					k.Conn = tls.Client(k.Conn, client)
+					k.in.Reset(k.Conn)
+				}
+				k.say(strings.Replace(get, "1.1", version, 1))
+				resp, err := http.ReadResponse(k.in, nil)
+				if err == nil {
+					_, err = io.ReadAll(resp.Body)
+				}
+				if (err == nil) != (name == "more") {
+					t.Errorf("%s, HTTP/%s, TLS %v: %v", name, version, secured, err)
+				}
+			}
 		}
 	}
 }
