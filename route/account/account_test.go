@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/shard"
 )
 
@@ -98,6 +99,22 @@ func TestTotals(t *testing.T) {
 		if h.Buckets[i] == 0 || h.Buckets[i+1] == 0 {
 			t.Errorf("bound %d: %v", bound, h.Buckets)
 		}
+	}
+}
+
+// What a caller gives may be anything: reasons of a later version, and no room at all.
+func TestOddInput(t *testing.T) {
+	var got Totals
+	for _, actual := range []int{0, 9} {
+		got.Add(&Choice{Known: true, Prompt: 9, Reachable: 8, Selected: 4, Why: NumShortfalls}, true, actual, NumMisses)
+	}
+	if got.Reported.Prompt.Count() != 2 || got.Short != [NumShortfalls]Sum{} || got.Fewer != [NumMisses]Sum{} || got.More != got.Fewer {
+		t.Errorf("%+v", got)
+	}
+	none := NewPrompts(-8)
+	none.Add(event.Space{}, []uint64{1})
+	if list := none.Of(event.Space{}); len(list) != 0 {
+		t.Errorf("%v are kept without room", list)
 	}
 }
 

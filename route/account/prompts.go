@@ -30,7 +30,7 @@ type Prompt struct {
 const maxPromptBlocks = 4096
 
 // NewPrompts returns one that keeps so many bytes at most.
-func NewPrompts(bytes int) *Prompts { return &Prompts{most: bytes / 8} }
+func NewPrompts(bytes int) *Prompts { return &Prompts{most: max(bytes, 0) / 8} }
 
 // Add keeps a copy of a prompt, and forgets the oldest ones.
 func (p *Prompts) Add(sp event.Space, local []uint64) {

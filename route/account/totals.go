@@ -57,6 +57,7 @@ type Totals struct {
 }
 
 // Add counts a request that is over. reported says whether its engine said what it found.
+// Of a reason that is none of the known ones nothing is summed up.
 func (t *Totals) Add(c *Choice, reported bool, actual int, why Miss) {
 	if !c.Known {
 		return
@@ -69,10 +70,10 @@ func (t *Totals) Add(c *Choice, reported bool, actual int, why Miss) {
 	k.Prompt.add(c.Prompt)
 	k.Reachable.add(c.Reachable)
 	k.Selected.add(c.Selected)
-	if c.Why != NoShortfall {
+	if c.Why != NoShortfall && c.Why < NumShortfalls {
 		t.Short[c.Why].add(c.Reachable - c.Selected)
 	}
-	if !reported || why == NoMiss {
+	if !reported || why == NoMiss || why >= NumMisses {
 		return
 	}
 	if d := c.Selected - actual; d > 0 {
