@@ -88,6 +88,9 @@ func (o *Outcome) Counts() [NumResults]Count {
 type Index interface {
 	// Store applies a Stored event.
 	Store(h Holder, ev *event.Event, countCopies bool) Outcome
+	// StoreCopies stores n copies of a block whose hash h knows on the tier, as n hash-only events
+	// with copies counted do; but it takes no longer than one, and counts it as one.
+	StoreCopies(h Holder, tier event.Tier, hash uint64, n uint32) Outcome
 	// Remove applies a Removed event.
 	Remove(h Holder, ev *event.Event, countCopies bool) Outcome
 	// Clear drops every copy that h has on the tier, or on all of them.

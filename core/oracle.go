@@ -116,6 +116,19 @@ func (o *Oracle) Store(h Holder, ev *event.Event, countCopies bool) Outcome {
 	return out
 }
 
+// StoreCopies implements [Index].
+func (o *Oracle) StoreCopies(h Holder, tier event.Tier, hash uint64, n uint32) Outcome {
+	if n == 0 {
+		return Outcome{}
+	}
+	out := o.Store(h, &event.Event{Kind: event.Stored, Tier: tier, Engine: []uint64{hash}}, true)
+	if out.Stored+out.Duplicate > 0 {
+		have := &o.holder(h).hashes[hash].copies[tier]
+		*have = moreCopies(*have, n-1)
+	}
+	return out
+}
+
 // bind makes engine the hash of the position and stores it there. The new position
 // is held before the old one is let go, so the step forgets no hash that has
 // the block below it both before and after.
@@ -150,7 +163,7 @@ func (s *oracleHolder) add(n *oracleHash, t event.Tier, countCopies bool, out *O
 		out.Stored++
 		return
 	case countCopies:
-		n.copies[t]++
+		n.copies[t] = moreCopies(n.copies[t], 1)
 	}
 	out.Duplicate++
 }

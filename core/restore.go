@@ -14,7 +14,6 @@ type Restorer struct {
 // Add applies one dumped event.
 func (r *Restorer) Add(ev *event.Event, copies []uint32) Outcome {
 	out := r.Index.Store(r.Holder, ev, false)
-	one := event.Event{Kind: event.Stored, Tier: ev.Tier, Engine: make([]uint64, 1)}
 	for i, e := range ev.Engine[:min(len(ev.Engine), len(copies))] {
 		if i+1 < len(ev.Engine) && ev.Engine[i+1] == e {
 			continue // passes over a position without a hash
@@ -22,9 +21,8 @@ func (r *Restorer) Add(ev *event.Event, copies []uint32) Outcome {
 		if copies[i] == 0 && ev.Tier < event.NumTiers {
 			r.knownOnly[ev.Tier] = append(r.knownOnly[ev.Tier], e)
 		}
-		one.Engine[0] = e
-		for c := uint32(1); c < copies[i]; c++ {
-			out.Add(r.Index.Store(r.Holder, &one, true))
+		if copies[i] > 1 {
+			out.Add(r.Index.StoreCopies(r.Holder, ev.Tier, e, copies[i]-1))
 		}
 	}
 	return out

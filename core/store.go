@@ -415,7 +415,7 @@ func (s *store) holdOrdinary(r *run, lo, hi uint32, at spot) {
 	n := 0
 	if at.layer == piled {
 		if c := ex.copiesOf(at, s.tier, lo); c == 0 || s.copies {
-			ex.setCopies(at, s.tier, lo, c+1)
+			ex.setCopies(at, s.tier, lo, moreCopies(c, 1))
 			n = int(1 - min(c, 1))
 		}
 	} else {
@@ -436,7 +436,7 @@ func (l *layer) hold(tier int, lo, hi uint32, copies bool) int {
 		for p := lo; p < hi; p++ {
 			if l.held[tier].has(p) {
 				k := copyKey(tier, p)
-				l.copies.set(k, l.copies.m[k]+1)
+				l.copies.set(k, moreCopies(l.copies.m[k]+1, 1)-1)
 			}
 		}
 	}

@@ -30,6 +30,45 @@ func TestCopiesGoWithTheEvents(t *testing.T) {
 	}
 }
 
+// No number of copies keeps an owner busy, of a rank or of a pool.
+func TestAnyNumberOfCopiesIsRestored(t *testing.T) {
+	sp := openSpace(t, Config{Shards: 2})
+	for _, id := range []RankID{{1, 0}, poolID("p")} {
+		p, err := sp.Replace(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		events := chain(id.Worker, id.DPRank, 10, 11).Events
+		if _, err := p.Add(t.Context(), events, [][]uint32{{math.MaxUint32, math.MaxUint32}}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Finish(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Attach(t.Context(), chain(id.Worker, id.DPRank, 10, 12).Events, [][]uint32{{1, math.MaxUint32}}); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Commit(t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
+		list, err := sp.DumpRank(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		most := 0
+		for _, d := range list {
+			for _, n := range d.Copies {
+				if n == math.MaxUint32 {
+					most++
+				}
+			}
+		}
+		if most != 3 {
+			t.Errorf("rank %v has %d blocks of as many copies as were told, want 3", id, most)
+		}
+	}
+}
+
 // What is over stays as it ended: a deferred Abort takes nothing away that was committed.
 func TestAReplacementEndsOnce(t *testing.T) {
 	sp := openSpace(t, Config{Shards: 2})

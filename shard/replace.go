@@ -272,11 +272,9 @@ func (o *owner) attach(t *task, i int, out *core.Outcome) {
 	ev := &t.batch.Events[i]
 	var part core.Outcome
 	o.store(t, i, &part)
-	one := event.Event{Kind: event.Stored, Tier: ev.Tier, Engine: make([]uint64, 1)}
-	for j, hash := range ev.Engine[:min(len(ev.Engine), len(t.copies[i]))] {
-		one.Engine[0] = hash
-		for n := uint32(1); n < t.copies[i][j]; n++ {
-			more := o.index.Store(o.holder(t.members[i]), &one, true)
+	for j, hash := range ev.Engine {
+		if n := t.copies[i][j]; n > 1 {
+			more := o.index.StoreCopies(o.holder(t.members[i]), ev.Tier, hash, n-1)
 			more.UnknownBlock = 0 // a hash of another shard, or of none
 			part.Add(more)
 		}
