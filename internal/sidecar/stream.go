@@ -70,6 +70,7 @@ type stream struct {
 	sink sink
 
 	gapLog      *obs.Limited // of lost batches, of which each message may be one
+	contact     *zmqfeed.Contact
 	set         *set
 	incarnation uint64
 	lastKept    uint64 // last id of the state that was loaded
@@ -104,7 +105,7 @@ type stream struct {
 
 // newStream loads what is kept of the stream.
 func newStream(cfg streamConfig) (*stream, error) {
-	s := &stream{cfg: cfg, set: newSet()}
+	s := &stream{cfg: cfg, set: newSet(), contact: zmqfeed.NewContact(cfg.log.With("dp_rank", cfg.dpRank))}
 	b, err := cfg.store.load()
 	if err != nil {
 		return nil, err
@@ -382,9 +383,7 @@ func (s *stream) State(st zmqfeed.State) {
 			s.lack(s.joins.lacking)
 		}
 	}
-	if st.Err != nil {
-		s.cfg.log.Warn("the engine's stream is interrupted", "dp_rank", s.cfg.dpRank, "error", st.Err)
-	}
+	s.contact.State(st)
 }
 
 func (s *stream) show() {
