@@ -1,13 +1,14 @@
 package replica
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/ingest/follow"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -15,20 +16,20 @@ import (
 // doubtful says of which ranks the index does not have what they hold, as far as is
 // known; "" if there are none.
 func (r *Replica) doubtful() string {
-	in := r.ingest.Load()
-	if in == nil {
-		return ""
-	}
 	var texts []string
-	ranks := in.Ranks()
+	var ranks []Reading
+	r.EachReading(func(s *Reading) { ranks = append(ranks, *s) })
+	slices.SortFunc(ranks, func(a, b Reading) int {
+		return cmp.Or(strings.Compare(a.Space.Model, b.Space.Model), cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.DPRank, b.DPRank))
+	})
 	for _, kind := range []struct {
-		is   func(*ingest.RankStatus) bool
+		is   func(*Reading) bool
 		text string
 	}{
-		{func(s *ingest.RankStatus) bool { return s.Is(follow.Contested) }, "in conflict"},
-		{func(s *ingest.RankStatus) bool { return s.Stale && !s.Is(follow.Contested) }, "stale"},
+		{func(s *Reading) bool { return s.State == follow.Contested }, "in conflict"},
+		{func(s *Reading) bool { return s.Stale && s.State != follow.Contested }, "stale"},
 	} {
-		n, first := 0, (*ingest.RankStatus)(nil)
+		n, first := 0, (*Reading)(nil)
 		for i := range ranks {
 			if s := &ranks[i]; kind.is(s) {
 				if n++; first == nil {
@@ -38,7 +39,7 @@ func (r *Replica) doubtful() string {
 		}
 		if n > 0 {
 			texts = append(texts, fmt.Sprintf("%d ranks are %s, worker %d, rank %d of model %q the first: %s",
-				n, kind.text, first.Worker, first.DPRank, first.Space.Model, first.LastError()))
+				n, kind.text, first.Worker, first.DPRank, first.Space.Model, first.Why))
 		}
 	}
 	return strings.Join(texts, "; ")
@@ -65,18 +66,16 @@ func (r *Replica) Stale() map[event.Space]map[shard.RankID]bool {
 	if r.shares != nil {
 		return r.shares.Stale()
 	}
-	in := r.ingest.Load()
-	if in == nil {
-		return nil
-	}
 	stale := make(map[event.Space]map[shard.RankID]bool)
-	in.EachRank(func(s *ingest.RankStatus) {
-		if s.Stale {
-			if stale[s.Space] == nil {
-				stale[s.Space] = make(map[shard.RankID]bool)
-			}
-			stale[s.Space][shard.RankID{Worker: s.Worker, DPRank: s.DPRank}] = true
+	r.EachReading(func(s *Reading) {
+		switch {
+		case !s.Stale: // as it is read by now
+			delete(stale[s.Space], s.RankID)
+			return
+		case stale[s.Space] == nil:
+			stale[s.Space] = make(map[shard.RankID]bool)
 		}
+		stale[s.Space][s.RankID] = true
 	})
 	return stale
 }

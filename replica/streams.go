@@ -75,7 +75,7 @@ func streamState(s follow.State) string {
 
 func engineStream(r *direct.Followed) query.Stream {
 	return query.Stream{
-		Space: r.Space, RankID: shard.RankID{Worker: r.Worker, DPRank: r.DPRank}, State: streamState(r.State),
+		Space: r.Space, RankID: shard.RankID{Worker: r.Worker, DPRank: r.DPRank}, State: streamState(r.State), Stale: r.Stale,
 		LastError: r.LastError, LastSeen: r.LastBatch,
 		Counts: func() map[string]uint64 {
 			return counts(&r.Blocks, map[string]uint64{"batches": r.Batches, "gaps": r.Gaps, "missed_batches": r.Lost, "restarts": r.Restarts})

@@ -100,7 +100,9 @@ var ErrClosed = errors.New("direct: closed")
 
 // Follow follows the worker's ranks at these endpoints: new ones from their
 // beginning, those that moved from where they were. Ranks that are not among
-// them any more are no longer followed.
+// them any more are no longer followed. An endpoint that nothing can be connected to, and
+// the rank of pools, are errors, and the others are followed. Whether an engine is reached is not
+// waited for: it is tried again until it is, which the log and RankStatus show.
 func (d *Direct) Follow(k Key, ranks map[uint32]Endpoint) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -126,6 +128,9 @@ func (d *Direct) followLocked(k rankKey, at Endpoint) error {
 	if old != nil && old.at.Events == at.Events && old.at.Replay == at.Replay && old.at.Snapshot == at.Snapshot && old.at.reads(&at) {
 		return nil
 	}
+	if k.dpRank == event.PoolRank {
+		return fmt.Errorf("rank %d is that of pools, which no engine publishes as: give its data-parallel rank", k.dpRank)
+	}
 	index, err := d.cfg.Index(k.Space)
 	if err != nil {
 		return err
@@ -134,6 +139,7 @@ func (d *Direct) followLocked(k rankKey, at Endpoint) error {
 	cfg.Endpoint, cfg.Replay, cfg.Snapshot, cfg.Limit = at.Events, at.Replay, at.Snapshot, d.limit
 	cfg.Decoder = engine.Config{BlockSize: int(k.Space.BlockSize), Rank: k.dpRank, Lora: at.Lora, Salt: at.Salt, Loras: at.Loras, Remote: at.Remote}
 	r := &follower{d: d, key: k, at: at, index: index, done: make(chan struct{})}
+	r.contact = zmqfeed.NewContact(d.cfg.Log.With("worker", k.Worker, "dp_rank", k.dpRank, "model", k.Space.Model))
 	if old != nil {
 		d.stopLocked(k)
 		if old.at.reads(&at) { // else it has other content

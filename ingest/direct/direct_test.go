@@ -281,11 +281,25 @@ func TestAnEngineThatIsAwayDoesNotKeepTheIndexUnready(t *testing.T) {
 		t.Fatal(err)
 	}
 	waittest.Until(t, d.Ready)
-	if s := d.Ranks(key)[0]; s.LastError == "" || s.State != follow.Away {
+	if s := d.Ranks(key)[0]; s.LastError == "" || s.State != follow.Away || !s.Stale {
 		t.Errorf("%+v", s)
 	}
 	d.Close()
 	if err := d.Follow(key, nil); !errors.Is(err, ErrClosed) {
 		t.Errorf("following after Close: %v", err)
+	}
+}
+
+// What can never be followed is an error, and keeps nobody else from being followed.
+func TestWhatCannotBeFollowed(t *testing.T) {
+	d, _ := open(t)
+	there := Endpoint{Events: "tcp://127.0.0.1:1"}
+	for rank, bad := range map[uint32]Endpoint{event.PoolRank: there, 4: {}, 5: {Events: "127.0.0.1:1"}, 6: {Events: "tcp://*:1"}, 7: {Events: there.Events, Replay: "tcp://*:1"}} {
+		if err := d.Follow(key, map[uint32]Endpoint{0: there, rank: bad}); err == nil {
+			t.Errorf("rank %d is followed at %+v", rank, bad)
+		}
+		if all := d.Ranks(key); len(all) != 1 || all[0].Endpoint != there.Events {
+			t.Errorf("rank %d: %+v", rank, all)
+		}
 	}
 }

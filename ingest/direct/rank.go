@@ -21,7 +21,7 @@ type RankStatus struct {
 	DPRank   uint32
 	Endpoint string
 	follow.Status
-	Tried    bool // it was caught up with once, or could not be
+	Tried    bool // it was caught up with once, or could not be: if State is Away then, it is Stale, and LastError says why
 	Batches  uint64
 	Gaps     uint64 // runs of batches lost for good
 	Lost     uint64 // batches in them
@@ -37,17 +37,18 @@ type RankStatus struct {
 // follower follows one rank: an zmqfeed.Handler. Its goroutine owns it, but for
 // stat and what does not change.
 type follower struct {
-	d      *Direct
-	key    rankKey
-	at     Endpoint
-	index  ingest.Applier
-	feed   *zmqfeed.Feed
-	gapLog *obs.Limited // of lost batches, of which each message may be one
-	ctx    context.Context
-	cancel context.CancelFunc
-	done   chan struct{}
-	begun  bool // the index has what came before Position
-	failed bool // the index takes nothing any more
+	d       *Direct
+	key     rankKey
+	at      Endpoint
+	index   ingest.Applier
+	feed    *zmqfeed.Feed
+	gapLog  *obs.Limited // of lost batches, of which each message may be one
+	contact *zmqfeed.Contact
+	ctx     context.Context
+	cancel  context.CancelFunc
+	done    chan struct{}
+	begun   bool // the index has what came before Position
+	failed  bool // the index takes nothing any more
 
 	stat struct { // guarded by its mutex
 		sync.Mutex
@@ -60,7 +61,9 @@ func (r *follower) status() RankStatus {
 	r.stat.Lock()
 	s := r.stat.RankStatus
 	r.stat.Unlock()
-	switch s.Status = r.feed.Status(); {
+	s.Status = r.feed.Status()
+	s.Stale = s.Stale || s.State == follow.Away && s.Tried // what it publishes meanwhile is missing
+	switch {
 	case s.Why != nil:
 		s.LastError = "incomplete: " + s.Why.Error()
 	case zmqfeed.PhaseOf(s.State) == zmqfeed.Live:
@@ -184,5 +187,6 @@ func (r *follower) State(st zmqfeed.State) {
 			s.LastError = st.Err.Error()
 		}
 	})
+	r.contact.State(st)
 	r.tell()
 }

@@ -80,6 +80,14 @@ func (c *Config) setDefaults() error {
 	if c.Endpoint == "" {
 		return errors.New("engine feed: no endpoint to subscribe to")
 	}
+	for what, endpoint := range map[string]string{"events": c.Endpoint, "replay": c.Replay, "snapshot": c.Snapshot} {
+		if endpoint == "" {
+			continue
+		}
+		if err := zmtp.CheckDial(endpoint); err != nil {
+			return fmt.Errorf("engine feed: %s: %w", what, err)
+		}
+	}
 	number := func(p *int, def int) {
 		if *p <= 0 {
 			*p = def

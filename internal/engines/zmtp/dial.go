@@ -12,12 +12,12 @@ import (
 // shakes hands.
 func Dial(ctx context.Context, endpoint string, t Type, o Options) (*Conn, error) {
 	o.setDefaults()
+	if err := CheckDial(endpoint); err != nil {
+		return nil, err
+	}
 	network, address, err := split(endpoint)
 	if err != nil {
 		return nil, err
-	}
-	if strings.HasPrefix(address, "*:") || strings.HasPrefix(address, ":") {
-		return nil, fmt.Errorf("endpoint %q: it has no host to connect to", endpoint)
 	}
 	// Keep-alives find a peer that is gone without a word: an idle publisher
 	// sends nothing, and ZMTP 3.0 has no heartbeats.
@@ -51,7 +51,18 @@ func Listen(endpoint string) (net.Listener, error) {
 	return l, nil
 }
 
-// Check returns an error about a text that is no endpoint to connect to.
+// CheckDial returns an error about a text that is no endpoint to connect to.
+func CheckDial(endpoint string) error {
+	if err := Check(endpoint); err != nil {
+		return err
+	}
+	if _, address, _ := split(endpoint); strings.HasPrefix(address, "*:") || strings.HasPrefix(address, ":") {
+		return fmt.Errorf("endpoint %q: it has no host to connect to; want tcp://host:port, as it is reached from here", endpoint)
+	}
+	return nil
+}
+
+// Check returns an error about a text that is no endpoint, to connect to or to listen at.
 func Check(endpoint string) error {
 	network, address, err := split(endpoint)
 	if err == nil && network == "tcp" {

@@ -1,0 +1,43 @@
+package replica
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/testing/waittest"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+// What an engine publishes while its socket is not reached is missing: its rank is stale, as one of
+// a publisher is that does not answer.
+func TestAnEngineThatIsAwayIsStale(t *testing.T) {
+	dir := t.TempDir()
+	list := filepath.Join(dir, "workers.json")
+	one := `[{"worker_id": 7, "model": "m", "block_size": 4, "transport": "zmq", "endpoints": {"http": "http://127.0.0.1:1", "events": {"0": "tcp://127.0.0.1:1"}}}]`
+	if err := os.WriteFile(list, []byte(one), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := declared(t, "--data-dir", dir, "--registry-workers", list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Log = slog.New(slog.DiscardHandler)
+	r, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close(t.Context()) //nolint:errcheck // the test is over
+	waittest.For(t, "the rank is stale", func() bool {
+		return r.Stale()[event.Space{Model: "m", BlockSize: 4}][shard.RankID{Worker: 7}]
+	})
+	if text := r.doubtful(); !strings.Contains(text, "1 ranks are stale, worker 7") || !strings.Contains(text, "connect") {
+		t.Errorf("doubtful: %q", text)
+	}
+}
