@@ -38,6 +38,11 @@ const (
 // model's, or to the one that it names. Nothing is booked or repeated, and engines
 // that get no other requests get it too.
 func (p *Proxy) serveAdministration(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == "/" { // no engine has anything there: somebody looks what this is
+		p.refuse(w, refuse(http.StatusNotFound, "unknown_route",
+			"this is kvrouter, which serves the OpenAI API: POST /v1/chat/completions or /v1/completions, GET /v1/models, GET /readyz?verbose; its console is at / of the port of --admin-listen"))
+		return
+	}
 	if !p.cfg.PassThrough || p.cfg.Administration == AdminNone {
 		p.refuse(w, refuse(http.StatusNotFound, "unknown_route", "no such route here"))
 		return

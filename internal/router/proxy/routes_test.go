@@ -313,6 +313,26 @@ func TestAdministration(t *testing.T) {
 	}
 }
 
+// Who opens the port in a browser is told what it is, and no engine is asked.
+func TestTheRoot(t *testing.T) {
+	s, seen := spied(t, 1, nil)
+	l := newLab(t, s)
+	for _, who := range []string{AdminOperators, AdminOpen} {
+		l.proxy.cfg.Administration = who
+		resp, err := http.Get(l.front.URL) //nolint:noctx // a test's own server
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		if err := errors.Join(err, resp.Body.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if resp.StatusCode != http.StatusNotFound || !strings.Contains(string(body), "/v1/chat/completions") || len(seen.take()) != 0 {
+			t.Errorf("%s: %d %s", who, resp.StatusCode, body)
+		}
+	}
+}
+
 // Who asks for a route of inference by another method is told by which.
 func TestTheWrongMethod(t *testing.T) {
 	s, seen := spied(t, 1, nil)
