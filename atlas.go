@@ -1,12 +1,14 @@
 package kvatlas
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"reflect"
 	"sync"
 	"time"
 
@@ -28,14 +30,15 @@ type Config struct {
 	// kvindexer and kvrouter: which NATS, snapshots, the memory budget. Whether
 	// events are read (Fed) is not among them: it follows from the fields below.
 	Replica replica.Config
-	// Routing holds the settings of all routers; without a Mode it is
-	// route.DefaultSettings. Where nothing weighs what is cached no index is kept.
+	// Routing holds the settings of all routers; its zero value is route.DefaultSettings, which
+	// is where others begin, as each zero in them means something. Where nothing weighs what is
+	// cached no index is kept.
 	Routing route.Settings
 	// Approximate reads no events: a prompt counts as cached where it was sent of
 	// late.
 	Approximate bool
-	// Decisions says which choices are kept with all that the policy saw; its zero value
-	// is account.DefaultConfig, and a Keep below 0 keeps none.
+	// Decisions says which choices are kept with all that the policy saw; what is 0 is that
+	// of account.DefaultConfig, and a Keep below 0 keeps none.
 	Decisions account.Config
 	// Alone keeps the load of these routers from others of the namespace.
 	Alone bool
@@ -62,15 +65,18 @@ type Atlas struct {
 // Open opens an index. With NATS it finds the workers and begins to read their
 // events; WaitReady tells when it has caught up. ctx bounds the opening only.
 func Open(ctx context.Context, cfg Config) (*Atlas, error) {
-	if cfg.Routing.Mode == "" {
+	if reflect.ValueOf(cfg.Routing).IsZero() {
 		cfg.Routing = route.DefaultSettings()
+	}
+	if cfg.Routing.Mode == "" {
+		return nil, errors.New("opening an index: Routing has settings and no Mode: begin with route.DefaultSettings(), and change what is to be another")
 	}
 	if err := cfg.Routing.Check(); err != nil {
 		return nil, fmt.Errorf("opening an index: %w", err)
 	}
-	if cfg.Decisions == (account.Config{}) {
-		cfg.Decisions = account.DefaultConfig()
-	}
+	def := account.DefaultConfig()
+	cfg.Decisions.Keep, cfg.Decisions.Memory = cmp.Or(cfg.Decisions.Keep, def.Keep), cmp.Or(cfg.Decisions.Memory, def.Memory)
+	cfg.Decisions.Rows = cmp.Or(cfg.Decisions.Rows, def.Rows)
 	a := &Atlas{byNATS: cfg.Replica.HasNATS(), decisions: account.New(cfg.Decisions), prompts: account.NewPrompts(promptBytes)}
 	index := fleet.KindOf(&cfg.Routing, !cfg.Approximate)
 	cfg.Replica.Fed = !a.byNATS || index != fleet.Events

@@ -23,6 +23,7 @@ import (
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/replica"
 	"github.com/kvatlas/kvatlas/route"
+	"github.com/kvatlas/kvatlas/route/account"
 	"github.com/kvatlas/kvatlas/shard"
 )
 
@@ -190,11 +191,28 @@ func weightless() route.Settings {
 	return s
 }
 
+// What is said of the decisions that are kept leaves the rest as it is by default.
+func TestSomeDecisions(t *testing.T) {
+	for keep, want := range map[int]bool{-1: false, 0: true, 5: true} {
+		a, err := Open(t.Context(), Config{Replica: replica.Config{Log: quiet()}, Decisions: account.Config{Keep: keep, Run: "r"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if kept := a.Decisions().Sample(time.Now(), 1); kept != want {
+			t.Errorf("with a Keep of %d: %v", keep, kept)
+		}
+		if err := a.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // What cannot be opened leaves nothing behind.
 func TestRefused(t *testing.T) {
 	before := runtime.NumGoroutine()
 	for name, cfg := range map[string]Config{
 		"mode":   {Routing: route.Settings{Mode: "x"}},
+		"none":   {Routing: route.Settings{Lease: time.Minute}}, // else it would have another silently
 		"nats":   {Replica: replica.Config{NATS: replica.NATS{URL: "nats://127.0.0.1:1"}}},
 		"scheme": {Replica: replica.Config{NATS: replica.NATS{URL: "http://127.0.0.1:1"}}},
 	} {
