@@ -381,7 +381,14 @@ func (k *takers) gives(p int, list []uint64) []uint64 {
 
 // giveTo gives the pools, if there are some, what the index has of the member on their tiers.
 func (o *owner) giveTo(k *takers, m *member) {
-	if k == nil || o.index.Empty(o.holder(m)) {
+	if k == nil {
+		return
+	}
+	some := false
+	for t := range event.Tier(event.NumTiers) {
+		some = some || k.of[t] > 0 && o.index.Held(o.holder(m), t) > 0
+	}
+	if !some { // what it has elsewhere, which may be much, is not looked through
 		return
 	}
 	var hashes [event.NumTiers][]uint64

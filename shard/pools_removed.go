@@ -40,7 +40,7 @@ func (r *removals) add(hashes []uint64, published int64) {
 	if r.last == nil {
 		r.last = make(map[uint64]removal)
 	}
-	for _, e := range hashes {
+	for _, e := range hashes[max(0, len(hashes)-poolRemovals):] { // those before would be forgotten for these
 		r.next++
 		r.last[e] = removal{r.next, published}
 		one := removed{e, r.next}

@@ -73,3 +73,16 @@ func TestRemovalsAreBounded(t *testing.T) {
 		t.Errorf("%d and %d are remembered", len(r.last), len(r.order))
 	}
 }
+
+// TestALongRemoval: of more blocks than are remembered, those that would be forgotten at once take no time.
+func TestALongRemoval(t *testing.T) {
+	var r removals
+	hashes := make([]uint64, 3*poolRemovals)
+	for i := range hashes {
+		hashes[i] = uint64(i)
+	}
+	r.add(hashes, 1)
+	if _, last := r.last[uint64(len(hashes)-1)]; r.next != poolRemovals || len(r.last) != poolRemovals || !last {
+		t.Errorf("%d of %d were noted, %d are remembered, the last one %v", r.next, len(hashes), len(r.last), last)
+	}
+}

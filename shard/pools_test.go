@@ -471,3 +471,26 @@ func TestPoolsAgeAfterARestart(t *testing.T) {
 		}
 	}
 }
+
+// What a rank has on other tiers than a pool's is not looked through when the pool takes over what it has there.
+func TestAPoolTakesWhatIsItsAlone(t *testing.T) {
+	sp := openSpace(t, Config{Shards: 1})
+	prompt := make([]uint64, 10_000)
+	for i := range prompt {
+		prompt[i] = uint64(i + 1)
+	}
+	apply(t, sp, chain(1, 0, prompt...))
+	allocs := make(chan float64, 1)
+	sp.mu.Lock()
+	m := sp.table.find(RankID{1, 0})
+	k := &takers{workerPools: newWorkerPools([]event.Pool{{Name: "p"}})}
+	sp.mu.Unlock()
+	if err := sp.submitWait(t.Context(), func(task *task) {
+		task.inspect = func(o *owner) { allocs <- testing.AllocsPerRun(10, func() { o.giveTo(k, m) }) }
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if n := <-allocs; n > 0 {
+		t.Errorf("%v allocations for a rank that has nothing of the pool", n)
+	}
+}
