@@ -2,9 +2,23 @@ package ingest
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/kvatlas/kvatlas/ingest/follow"
 )
+
+// What NATS does not do is shown as what it means, not in the words of its client.
+func TestWhatIsShownOfNATS(t *testing.T) {
+	s := RankStatus{Status: follow.Status{Why: fmt.Errorf("%w: %w", errNoAnswer, nats.ErrTimeout)}}
+	if text := s.LastError(); strings.Contains(text, "nats:") || !strings.Contains(text, "NATS did not answer") {
+		t.Error(text)
+	}
+}
 
 // The clock of the day may be set: for how long nothing was heard is not told by it.
 func TestSilenceIsNotToldByTheClockOfTheDay(t *testing.T) {

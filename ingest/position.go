@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
 )
 
 // This file is how a reader knows that its position is one of the stream's, what
@@ -202,6 +203,7 @@ func (i *idle) stalled(now time.Time, after time.Duration, read, pos uint64) err
 // failed notes how a session ended.
 func (r *reader) failed(err error) {
 	away := serverAway(r.cfg.Conn, err)
+	err = obs.Plain(err) // it is shown
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.err = err

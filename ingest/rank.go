@@ -9,6 +9,7 @@ import (
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/ingest/follow"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
 )
 
 // rank is one rank with what its effects reach. Its partition owns it, but for the
@@ -80,7 +81,7 @@ func (s *RankStatus) LastError() string {
 	if s.Why == nil {
 		return ""
 	}
-	return s.Why.Error()
+	return obs.Plain(s.Why).Error()
 }
 
 func (r *rank) status() RankStatus {

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/recovery"
 	"github.com/kvatlas/kvatlas/registry"
 )
@@ -87,7 +88,7 @@ func Open(ctx context.Context, cfg Config) (*Publisher, error) {
 	if cfg.Transport == CoreNATS {
 		out = newCoreNATS(cfg)
 	} else if out, err = newJetStream(ctx, cfg); err != nil {
-		return nil, fmt.Errorf("publish: %w", err)
+		return nil, fmt.Errorf("publish: %w", obs.Plain(err))
 	}
 	p := start(cfg, out)
 	if err = p.answer(); err == nil {
@@ -97,7 +98,7 @@ func Open(ctx context.Context, cfg Config) (*Publisher, error) {
 		ended, cancel := context.WithCancel(context.Background())
 		cancel()
 		_ = p.Close(ended) // nothing was published yet
-		return nil, fmt.Errorf("publish: %w", err)
+		return nil, fmt.Errorf("publish: %w", obs.Plain(err))
 	}
 	return p, nil
 }

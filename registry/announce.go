@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
 )
 
 // DefaultLease is how long an announcement holds unless told.
@@ -85,14 +86,14 @@ func Register(ctx context.Context, w Worker, cfg AnnounceConfig) (*Announcement,
 	a.mu.worker = w
 	b, err := OpenBucket(ctx, cfg.Conn, cfg.Namespace, cfg.Bucket)
 	if err != nil {
-		return nil, err
+		return nil, obs.Plain(err)
 	}
 	a.mu.bucket = b
 	a.mu.Lock()
 	err = a.writeLocked(ctx, true)
 	a.mu.Unlock()
 	if err != nil {
-		return nil, err
+		return nil, obs.Plain(err)
 	}
 	run, cancel := context.WithCancel(context.Background())
 	a.cancel = cancel
@@ -208,7 +209,7 @@ func (a *Announcement) beat(ctx context.Context) {
 // writeLocked writes the announcement. takeOver lets it replace another
 // process's at once.
 func (a *Announcement) writeLocked(ctx context.Context, takeOver bool) (err error) {
-	defer func() { a.mu.err = err }()
+	defer func() { a.mu.err = obs.Plain(err) }()
 	value, err := a.valueLocked()
 	if err != nil {
 		return err

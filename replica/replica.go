@@ -97,6 +97,7 @@ func (r *Replica) Conn() *nats.Conn {
 // tells when it has caught up. ctx bounds the start only. After an error Close is
 // still to be called.
 func (r *Replica) Start(ctx context.Context) (err error) {
+	defer func() { err = obs.Plain(err) }()
 	reg, address, err := r.connect(ctx)
 	if err != nil {
 		return err

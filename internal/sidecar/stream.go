@@ -195,7 +195,7 @@ func (s *stream) openSink(last uint64) error {
 			break
 		}
 		if s.ctx.Err() == nil {
-			text := err.Error()
+			text := obs.Plain(err).Error()
 			if was := s.waits.Swap(&text); was == nil || *was != text { // said once, and announced as long as it lasts
 				s.cfg.log.Warn("the stream waits: it cannot publish", "dp_rank", s.cfg.dpRank, "error", err)
 			}

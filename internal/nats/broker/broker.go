@@ -227,7 +227,7 @@ func connect(ctx context.Context, cfg Config, url string, extra ...nats.Option) 
 
 	nc, err := nats.Connect(url, opts...)
 	if err != nil {
-		return nil, fmt.Errorf("broker: connect to %s: %w", address, err)
+		return nil, fmt.Errorf("broker: connect to %s: %w", address, obs.Plain(err))
 	}
 	if nc.IsConnected() {
 		return nc, nil
@@ -242,6 +242,9 @@ func connect(ctx context.Context, cfg Config, url string, extra ...nats.Option) 
 		}
 	}
 	nc.Close()
+	if said := obs.Plain(err); !errors.Is(err, said) { // it says what to do
+		return nil, fmt.Errorf("broker: connect to %s: %w", address, said)
+	}
 	return nil, fmt.Errorf("broker: connect to %s: %w: check the address and the credentials", address, err)
 }
 

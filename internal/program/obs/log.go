@@ -4,9 +4,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"strings"
-
-	"github.com/nats-io/nats.go"
 
 	"github.com/kvatlas/kvatlas/internal/program/conf"
 )
@@ -49,15 +46,11 @@ func NewLogger(w io.Writer, c LogConfig) (*slog.Logger, error) {
 	return nil, fmt.Errorf("log format %q is not text or json", c.Format)
 }
 
-// away is what the log says in place of the client's words for what is sent without a connection,
-// which speak of a buffer that is not there: internal/nats/broker turns it off.
-const away = "no connection to NATS, it goes on by itself once there is one"
-
-// plain puts what an error means in place of words that only those who know the client understand.
+// plain is Plain of the errors that are logged.
 func plain(_ []string, a slog.Attr) slog.Attr {
 	if err, ok := a.Value.Any().(error); ok {
-		if said := err.Error(); strings.Contains(said, nats.ErrReconnectBufExceeded.Error()) {
-			a.Value = slog.StringValue(strings.ReplaceAll(said, nats.ErrReconnectBufExceeded.Error(), away))
+		if said := Plain(err); said != err { //nolint:errorlint // whether it is the same
+			a.Value = slog.AnyValue(said)
 		}
 	}
 	return a

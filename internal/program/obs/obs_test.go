@@ -3,7 +3,9 @@ package obs
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"strings"
 	"sync"
@@ -11,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 func TestLogsInTheFormAndLevelAsked(t *testing.T) {
@@ -47,6 +50,24 @@ func TestWhatIsSentWithoutAConnectionSaysSo(t *testing.T) {
 		log.Warn("no snapshot was taken", "error", fmt.Errorf("snapshot lease: %w", nats.ErrReconnectBufExceeded))
 		if said := out.String(); strings.Contains(said, "buffer") || !strings.Contains(said, "snapshot lease: no connection to NATS, it goes on by itself") {
 			t.Error(said)
+		}
+	}
+}
+
+// Errors say what is wrong and what to do in place of the client's words, are still what they are, and
+// such as have none of these stay the same.
+func TestPlain(t *testing.T) {
+	if err := Plain(nil); err != nil {
+		t.Error(err)
+	}
+	if err := Plain(io.EOF); err != io.EOF { //nolint:errorlint // the same
+		t.Error(err)
+	}
+	for _, raw := range []error{nats.ErrNoServers, nats.ErrTimeout, nats.ErrNoResponders, nats.ErrConnectionClosed, nats.ErrAuthorization,
+		nats.ErrAccountAuthExpired, jetstream.ErrNoHeartbeat, jetstream.ErrNoStreamResponse, nats.ErrReconnectBufExceeded, nats.ErrStaleConnection} {
+		err := Plain(fmt.Errorf("stream x: %w", raw))
+		if !errors.Is(err, raw) || !strings.HasPrefix(err.Error(), "stream x: ") || strings.Contains(err.Error(), "nats:") || !strings.Contains(err.Error(), "NATS") {
+			t.Errorf("%v: %v", raw, err)
 		}
 	}
 }

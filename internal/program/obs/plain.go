@@ -1,0 +1,48 @@
+package obs
+
+import (
+	"strings"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// words are what errors mean, by the words of the client of NATS, which only those who know it understand.
+var words = strings.NewReplacer(
+	// It speaks of a buffer that is not there: internal/nats/broker turns it off.
+	nats.ErrReconnectBufExceeded.Error(), "no connection to NATS, it goes on by itself once there is one",
+	nats.ErrNoServers.Error(), "no NATS server takes a connection there: check the address, and that it runs",
+	nats.ErrNoResponders.Error(), "nobody on NATS answers that: see that who is asked runs, and that the server has JetStream on",
+	nats.ErrTimeout.Error(), "NATS did not answer in time: see that its server is well",
+	nats.ErrConnectionClosed.Error(), "the connection to NATS is closed",
+	nats.ErrConnectionReconnecting.Error(), "the connection to NATS is being made anew",
+	nats.ErrDisconnected.Error(), "no connection to NATS, it goes on by itself once there is one",
+	nats.ErrStaleConnection.Error(), "the NATS server has gone silent",
+	nats.ErrAuthorization.Error(), refused, "nats: Authorization Violation", refused, // as the server says it
+	nats.ErrAuthExpired.Error(), refused, nats.ErrAuthRevoked.Error(), refused, nats.ErrAccountAuthExpired.Error(), refused,
+	jetstream.ErrNoHeartbeat.Error(), "the NATS server sends nothing of the stream: see that it is well",
+	jetstream.ErrNoStreamResponse.Error(), "no stream on NATS takes the message",
+)
+
+const refused = "the NATS server does not take the credentials: give it the user, or this program the right ones"
+
+// Plain returns the error with what it means in place of the words of the client of NATS: what is
+// wrong, and what to do. It wraps err, or is err where there are none.
+func Plain(err error) error {
+	if err == nil {
+		return nil
+	}
+	said := err.Error()
+	if text := words.Replace(said); text != said {
+		return &plainError{err, text}
+	}
+	return err
+}
+
+type plainError struct {
+	err  error
+	text string
+}
+
+func (e *plainError) Error() string { return e.text }
+func (e *plainError) Unwrap() error { return e.err }
