@@ -29,7 +29,7 @@ const maxAnswer = 8 << 20
 
 // ask returns what the engine of a says of itself. The model is what /v1/models has
 // first that is no adapter of another; the block size is in vLLM's metrics and in
-// SGLang's server info.
+// SGLang's server info, which was at /get_server_info first, and is to be at /server_info alone.
 func (k *asker) ask(ctx context.Context, a Ask) (f Facts, err error) {
 	var models struct {
 		Data []struct {
@@ -58,12 +58,14 @@ func (k *asker) ask(ctx context.Context, a Ask) (f Facts, err error) {
 	var info struct {
 		PageSize uint32 `json:"page_size"`
 	}
-	// An engine that has neither is one whose block size has to be given.
-	if k.get(ctx, a, "/get_server_info", func(r io.Reader) error { return json.NewDecoder(r).Decode(&info) }) == nil &&
-		blockhash.CheckBlockSize(int(min(info.PageSize, blockhash.MaxBlockSize+1))) == nil {
-		f.BlockSize = info.PageSize
+	for _, path := range [...]string{"/server_info", "/get_server_info"} {
+		if k.get(ctx, a, path, func(r io.Reader) error { return json.NewDecoder(r).Decode(&info) }) == nil &&
+			blockhash.CheckBlockSize(int(min(info.PageSize, blockhash.MaxBlockSize+1))) == nil {
+			f.BlockSize = info.PageSize
+			break
+		}
 	}
-	return f, nil
+	return f, nil // an engine that has none of them is one whose block size has to be given
 }
 
 // blockSize finds the block size among the labels of a metric.

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+	"strings"
 
 	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/registry"
@@ -23,6 +24,7 @@ const (
 	noteKVTransfer   = Annotation + "kv-transfer"
 	noteEngineScheme = Annotation + "engine-scheme"
 	noteCredential   = Annotation + "credential"
+	noteRanks        = Annotation + "dp-ranks"      // behind the one port: 0-3
 	noteEvents       = Annotation + "events-port"   // a port, or none
 	noteReplay       = Annotation + "replay-port"   // a port, or none
 	noteSnapshot     = Annotation + "snapshot-port" // likewise
@@ -124,6 +126,34 @@ func port(p *Pod, note string, otherwise uint16) (uint16, error) {
 	}
 }
 
+// maxRanks bounds the ranks of a pod.
+const maxRanks = 1024
+
+// ranks returns the data-parallel ranks behind the port of a rank: that one, or, of a pod's only port, those of its
+// annotation, among which the engine is told by a header.
+func (d *Defaults) ranks(p *Pod, rank int) (list []uint32, err error) {
+	text := p.Notes[noteRanks]
+	if text == "" {
+		return []uint32{uint32(rank)}, nil
+	}
+	if len(d.Ports) > 1 {
+		return nil, fmt.Errorf("annotation %s: a pool with %d ports has a rank at each", noteRanks, len(d.Ports))
+	}
+	from, to, several := strings.Cut(text, "-")
+	first, err := strconv.ParseUint(from, 10, 16)
+	last := first
+	if several && err == nil {
+		last, err = strconv.ParseUint(to, 10, 16)
+	}
+	if err != nil || last < first || last-first >= maxRanks {
+		return nil, fmt.Errorf("annotation %s: %q; give ranks as 0-3, %d at most", noteRanks, text, maxRanks)
+	}
+	for r := first; r <= last; r++ {
+		list = append(list, uint32(r))
+	}
+	return list, nil
+}
+
 // url returns where the rank's engine answers.
 func (d *Defaults) url(p *Pod, rank int) string {
 	scheme := "http://"
@@ -150,8 +180,12 @@ func (d *Defaults) worker(name string, p *Pod, rank int, f Facts) (w registry.Wo
 	if err != nil {
 		return w, err
 	}
+	ranks, err := d.ranks(p, rank)
+	if err != nil {
+		return w, err
+	}
 	w = registry.Worker{
-		Name: name, Model: f.Model, BlockSize: f.BlockSize, Group: d.Group, Ranks: []uint32{uint32(rank)},
+		Name: name, Model: f.Model, BlockSize: f.BlockSize, Group: d.Group, Ranks: ranks,
 		Role: registry.Role(p.Notes[noteRole]), KVTransfer: registry.KVTransfer(p.Notes[noteKVTransfer]),
 		EngineScheme: p.Notes[noteEngineScheme], Credential: p.Notes[noteCredential], Transport: registry.NoEvents,
 		Endpoints: registry.Endpoints{HTTP: d.url(p, rank)},
@@ -165,19 +199,23 @@ func (d *Defaults) worker(name string, p *Pod, rank int, f Facts) (w registry.Wo
 		return w, fmt.Errorf("annotation %s: %q; give aggregated, prefill or decode", noteRole, w.Role)
 	}
 	switch w.KVTransfer {
-	case "", registry.TransferVLLM, registry.TransferSGLang:
+	case "", registry.TransferVLLM, registry.TransferSGLang, registry.TransferMooncake:
 	default:
-		return w, fmt.Errorf("annotation %s: %q; give vllm or sglang", noteKVTransfer, w.KVTransfer)
+		return w, fmt.Errorf("annotation %s: %q; give vllm, sglang or mooncake", noteKVTransfer, w.KVTransfer)
 	}
 	at := func(first uint16) (map[uint32]string, error) {
 		if first == 0 {
 			return nil, nil
 		}
-		n := int(first) + rank
-		if n > 65535 {
-			return nil, fmt.Errorf("rank %d has no port from %d on", rank, first)
+		list := make(map[uint32]string, len(w.Ranks))
+		for _, r := range w.Ranks {
+			n := int(first) + int(r)
+			if n > 65535 {
+				return nil, fmt.Errorf("rank %d has no port from %d on", r, first)
+			}
+			list[r] = "tcp://" + net.JoinHostPort(p.IP, strconv.Itoa(n))
 		}
-		return map[uint32]string{uint32(rank): "tcp://" + net.JoinHostPort(p.IP, strconv.Itoa(n))}, nil
+		return list, nil
 	}
 	if w.Endpoints.Events, err = at(events); err != nil {
 		return w, err
