@@ -286,9 +286,12 @@ func TestKubernetesServiceLinksAreNotSettings(t *testing.T) {
 		"KVATLAS_SERVICE_HOST=10.0.0.1", "KVATLAS_INDEXER_SERVICE_PORT=80", "KVATLAS_INDEXER_SERVICE_PORT_HTTP=80",
 		"KVATLAS_INDEXER_PORT=tcp://10.0.0.1:80", "KVATLAS_INDEXER_PORT_80_TCP=tcp://10.0.0.1:80",
 		"KVATLAS_INDEXER_PORT_80_TCP_ADDR=10.0.0.1", "KVATLAS_INDEXER_PORT_80_UDP_PROTO=udp",
+		"KVATLAS_NATS_PORT=tcp://10.0.0.2:4222", "KVATLAS_NATS_PORT_4222_TCP_PORT=4222",
 	}
-	if proceed, err := exampleSet(&c).Run(nil, links, nil); !proceed || err != nil {
-		t.Error(err)
+	set, port := exampleSet(&c), 0
+	set.Int(&port, "nats-port", 7, "Its port.", Between(0, 65535))
+	if proceed, err := set.Run(nil, links, nil); !proceed || err != nil || port != 7 {
+		t.Error(port, err)
 	}
 	if _, err := exampleSet(&c).Run(nil, []string{"KVATLAS_PORT=80"}, nil); err == nil {
 		t.Error("KVATLAS_PORT=80 is no service link and was accepted")

@@ -59,6 +59,9 @@ func (s *Set) parseEnv(environ []string) ([]assignment, error) {
 		if !strings.HasPrefix(name, envPrefix) || strings.HasPrefix(name, testPrefix) || value == "" {
 			continue
 		}
+		if isServiceLink(name, value) { // also one that is called as a setting, of a Service kvatlas-nats
+			continue
+		}
 		if x := byEnv[name]; x != nil {
 			a := assignment{x, value, "environment " + name}
 			if name == x.Env() {
@@ -66,9 +69,6 @@ func (s *Set) parseEnv(environ []string) ([]assignment, error) {
 			} else {
 				owned = append(owned, a)
 			}
-			continue
-		}
-		if isServiceLink(name, value) {
 			continue
 		}
 		programs := knowing(s.program, name)
