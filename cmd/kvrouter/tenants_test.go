@@ -405,7 +405,7 @@ func TestTheAccessLogTellsOfEachRequest(t *testing.T) {
 	}
 	want := []string{
 		"/v1/completions a m 0 200 ok", "/v1/chat/completions a m 0 200 ok", "/v1/completions b nobody  404 model_not_found",
-		"/v1/completions c m 0 200 ok", "/v1/completions    401 ",
+		"/v1/completions c m 0 200 ok", "/v1/completions    401 unauthenticated",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)

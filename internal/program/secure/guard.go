@@ -2,6 +2,7 @@ package secure
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 )
 
@@ -16,21 +17,24 @@ func CallerOf(ctx context.Context) (Caller, bool) {
 // Needs says who may make a request: the role, and whether tenants may, too.
 type Needs func(r *http.Request) (role Role, tenants bool)
 
+// Refuse answers a request that is not let in for what a header of it says, or does not: with 401 or 403.
+type Refuse func(w http.ResponseWriter, r *http.Request, status int, header, message string)
+
 // Guard lets only callers of the role in, and no tenants unless anybody is.
 func (a *Access) Guard(needs Role, h http.Handler) http.Handler {
-	return a.GuardBy(func(*http.Request) (Role, bool) { return needs, false }, h)
+	return a.GuardBy(func(*http.Request) (Role, bool) { return needs, false }, refuse, h)
 }
 
-// GuardBy lets in whom the request needs. The token does not go further than
+// GuardBy lets in whom the request needs; no answers the others. The token does not go further than
 // here; CallerOf says whose it was. Without tokens everybody may, but for the pages of
 // other sites in a browser, which do nothing that is an operator's.
-func (a *Access) GuardBy(needs Needs, h http.Handler) http.Handler {
+func (a *Access) GuardBy(needs Needs, no Refuse, h http.Handler) http.Handler {
 	sites := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		role, tenants := needs(r)
 		if a.tokens == nil {
 			if role == Operator && sites.Check(r) != nil {
-				refuse(w, http.StatusForbidden, `{"error":{"field":"Origin","reason":"forbidden","message":"without --tokens-file this is not for pages of other sites"}}`)
+				no(w, r, http.StatusForbidden, "Origin", "without --tokens-file this is not for pages of other sites")
 				return
 			}
 			h.ServeHTTP(w, r)
@@ -40,10 +44,10 @@ func (a *Access) GuardBy(needs Needs, h http.Handler) http.Handler {
 		switch {
 		case refusal == Unauthenticated:
 			w.Header().Set("WWW-Authenticate", "Bearer")
-			refuse(w, http.StatusUnauthorized, `{"error":{"field":"Authorization","reason":"unauthenticated","message":"give a valid token: Authorization: Bearer …"}}`)
+			no(w, r, http.StatusUnauthorized, "Authorization", "give a valid token: Authorization: Bearer …")
 			return
 		case refusal == Forbidden || c.Tenant != nil && !tenants:
-			refuse(w, http.StatusForbidden, `{"error":{"field":"Authorization","reason":"forbidden","message":"the token is for less than this"}}`)
+			no(w, r, http.StatusForbidden, "Authorization", "the token is for less than this")
 			return
 		}
 		r = r.WithContext(context.WithValue(r.Context(), callerKey{}, c))
@@ -52,8 +56,13 @@ func (a *Access) GuardBy(needs Needs, h http.Handler) http.Handler {
 	})
 }
 
-func refuse(w http.ResponseWriter, status int, body string) {
+// refuse answers in the form of the programs' own APIs.
+func refuse(w http.ResponseWriter, _ *http.Request, status int, header, message string) {
+	reason := "forbidden"
+	if status == http.StatusUnauthorized {
+		reason = "unauthenticated"
+	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_, _ = w.Write([]byte(body + "\n")) // the client may be gone
+	_, _ = fmt.Fprintf(w, `{"error":{"field":%q,"reason":%q,"message":%q}}`+"\n", header, reason, message) // the client may be gone
 }

@@ -38,24 +38,10 @@ const (
 // model's, or to the one that it names. Nothing is booked or repeated, and engines
 // that get no other requests get it too.
 func (p *Proxy) serveAdministration(w http.ResponseWriter, r *http.Request) {
-	if r.URL.Path == "/" { // no engine has anything there: somebody looks what this is
-		p.refuse(w, refuse(http.StatusNotFound, "unknown_route",
-			"this is kvrouter, which serves the OpenAI API: POST /v1/chat/completions or /v1/completions, GET /v1/models, GET /readyz?verbose; its console is at / of the port of --admin-listen"))
-		return
-	}
-	if !p.cfg.PassThrough || p.cfg.Administration == AdminNone {
-		p.refuse(w, refuse(http.StatusNotFound, "unknown_route", "no such route here"))
-		return
-	}
-	if _, known := secure.CallerOf(r.Context()); !known && p.cfg.Administration != AdminOpen {
-		if methods := p.routes.methodsOf(r.URL.Path); methods != nil { // more likely a slip than a wish to administer
-			allow := strings.Join(methods, ", ")
-			w.Header().Set("Allow", allow)
-			p.refuse(w, refuse(http.StatusMethodNotAllowed, "method_not_allowed", "use "+allow+" on this route"))
-			return
-		}
-		p.refuse(w, refuse(http.StatusForbidden, "operators_only",
-			"this route is not one of inference: it is for operators with a token (--tokens-file; see --engine-administration and --inference-routes)"))
+	_, known := secure.CallerOf(r.Context())
+	closed := !p.cfg.PassThrough || p.cfg.Administration == AdminNone
+	if closed || !known && p.cfg.Administration != AdminOpen || r.URL.Path == "/" {
+		p.refuse(w, r, p.notAdministered(w, r))
 		return
 	}
 	q, done := p.take(w, r)
@@ -66,7 +52,7 @@ func (p *Proxy) serveAdministration(w http.ResponseWriter, r *http.Request) {
 	engines, one, no := p.meant(r, q)
 	switch {
 	case no != nil:
-		p.refuse(w, no)
+		p.refuse(w, r, no)
 	case one:
 		p.administerOne(w, r, q, engines[0])
 	default:
@@ -74,12 +60,30 @@ func (p *Proxy) serveAdministration(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// notAdministered returns why the caller may not.
+func (p *Proxy) notAdministered(w http.ResponseWriter, r *http.Request) *refusal {
+	if r.URL.Path == "/" { // no engine has anything there: somebody looks what this is
+		return refuse(http.StatusNotFound, "unknown_route",
+			"this is kvrouter, which serves the OpenAI API: POST /v1/chat/completions or /v1/completions, GET /v1/models, GET /readyz?verbose; its console is at / of the port of --admin-listen")
+	}
+	if !p.cfg.PassThrough || p.cfg.Administration == AdminNone {
+		return refuse(http.StatusNotFound, "unknown_route", "no such route here")
+	}
+	if methods := p.routes.methodsOf(r.URL.Path); methods != nil { // more likely a slip than a wish to administer
+		allow := strings.Join(methods, ", ")
+		w.Header().Set("Allow", allow)
+		return refuse(http.StatusMethodNotAllowed, "method_not_allowed", "use "+allow+" on this route")
+	}
+	return refuse(http.StatusForbidden, "operators_only",
+		"this route is not one of inference: it is for operators with a token (--tokens-file; see --engine-administration and --inference-routes)")
+}
+
 // take reads a request that goes to engines as it is, without a choice. It is refused
 // if q is nil; else done must be called when it is over.
 func (p *Proxy) take(w http.ResponseWriter, r *http.Request) (q *call, done func()) {
 	client, no := p.enter(r)
 	if no != nil {
-		p.refuse(w, no)
+		p.refuse(w, r, no)
 		return nil, nil
 	}
 	q = &call{arrival: time.Now(), at: place{guest: client}, name: r.Header[headerRequest], header: r.Header}
@@ -89,7 +93,7 @@ func (p *Proxy) take(w http.ResponseWriter, r *http.Request) (q *call, done func
 	}
 	recordCall(w, q)
 	if no := p.readBody(w, r, q); no != nil {
-		p.refuse(w, no)
+		p.refuse(w, r, no)
 		done()
 		return nil, nil
 	}
@@ -146,7 +150,7 @@ func (p *Proxy) administerOne(w http.ResponseWriter, r *http.Request, q *call, e
 	resp, err := p.client.RoundTrip(p.toEngine(ctx, r, q.pieces([][]byte{q.data}), e))
 	if err != nil {
 		p.limit.Warn("administration", "an engine did not answer an operator", errAttr(err), q.attr(), slog.Uint64("worker", e.ID))
-		p.refuse(w, refuse(http.StatusBadGateway, "engine_unreachable", "the engine did not answer"))
+		p.refuse(w, r, refuse(http.StatusBadGateway, "engine_unreachable", "the engine did not answer"))
 		return
 	}
 	p.passOn(w, q, resp, cancel)
@@ -202,7 +206,7 @@ func (p *Proxy) administerAll(w http.ResponseWriter, r *http.Request, q *call, e
 	}
 	body, err := json.Marshal(map[string]any{"model": q.m.Space.Model, "group": q.m.Group, "block_size": q.m.BlockSize, "workers": answers})
 	if err != nil {
-		p.refuse(w, refuse(http.StatusInternalServerError, "internal", err.Error()))
+		p.refuse(w, r, refuse(http.StatusInternalServerError, "internal", err.Error()))
 		return
 	}
 	q.tally.outcome = outcome

@@ -12,6 +12,9 @@ import (
 	"github.com/kvatlas/kvatlas/route"
 )
 
+// kindOverloaded is the type of an error that says that all is busy, of both APIs.
+const kindOverloaded = "overloaded_error"
+
 // refusal is an answer of the router's own, in the form of OpenAI's API.
 type refusal struct {
 	status       int
@@ -35,7 +38,7 @@ func (p *Proxy) refusedBy(err error) *refusal {
 	switch {
 	case errors.Is(err, route.ErrOverloaded):
 		r := refuse(p.cfg.BusyStatus, "overloaded", err.Error())
-		r.kind = "overloaded_error"
+		r.kind = kindOverloaded
 		return r
 	case errors.Is(err, route.ErrNoWorker):
 		return refuse(http.StatusServiceUnavailable, "no_worker", err.Error())
@@ -45,19 +48,74 @@ func (p *Proxy) refusedBy(err error) *refusal {
 	return refuse(http.StatusServiceUnavailable, "cancelled", err.Error())
 }
 
-func (p *Proxy) refuse(w http.ResponseWriter, r *refusal) {
-	p.obs.outcome(r.reason).Inc()
+func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request, no *refusal) {
+	p.obs.outcome(no.reason).Inc()
 	if rec, ok := w.(*recorded); ok {
-		rec.outcome = r.reason
+		rec.outcome = no.reason
 	}
 	p.giveTime(w)
 	h := w.Header()
-	if r.after > 0 || r.status == http.StatusServiceUnavailable || r.status == p.cfg.BusyStatus {
-		h.Set("Retry-After", strconv.FormatInt(int64(max((r.after+time.Second-1)/time.Second, 1)), 10))
+	if no.after > 0 || no.status == http.StatusServiceUnavailable || no.status == p.cfg.BusyStatus {
+		h.Set("Retry-After", strconv.FormatInt(int64(max((no.after+time.Second-1)/time.Second, 1)), 10))
 	}
-	writeJSON(w, r.status, edge.JSON(map[string]any{"error": map[string]any{
+	writeJSON(w, no.status, no.json(asksMessages(r.URL.Path)))
+}
+
+// json returns the refusal's form, that of OpenAI's API or of Anthropic's.
+func (r *refusal) json(anthropic bool) []byte {
+	if anthropic {
+		return edge.JSON(map[string]any{"type": "error", "error": map[string]any{
+			"message": r.message, "type": r.anthropicType(), "code": r.reason,
+		}})
+	}
+	return edge.JSON(map[string]any{"error": map[string]any{
 		"message": r.message, "type": r.kind, "param": nil, "code": r.reason,
-	}}))
+	}})
+}
+
+// anthropicType returns the type of an error of Anthropic's API (https://docs.anthropic.com/en/api/errors).
+func (r *refusal) anthropicType() string {
+	switch r.status {
+	case http.StatusUnauthorized:
+		return "authentication_error"
+	case http.StatusForbidden:
+		return "permission_error"
+	case http.StatusNotFound:
+		return "not_found_error"
+	case http.StatusRequestEntityTooLarge:
+		return "request_too_large"
+	case http.StatusTooManyRequests:
+		return "rate_limit_error"
+	case http.StatusGatewayTimeout:
+		return "timeout_error"
+	}
+	switch {
+	case r.kind == kindOverloaded:
+		return kindOverloaded
+	case r.status >= 500:
+		return "api_error"
+	}
+	return "invalid_request_error"
+}
+
+// keepOut answers a request whose caller may not make it. What is none of inference is said to be that: a
+// path that is not quite right would else look like a wrong token.
+func (p *Proxy) keepOut(w http.ResponseWriter, r *http.Request, status int, header, message string) {
+	no := refuse(status, edge.Unauthenticated, message)
+	if status == http.StatusForbidden {
+		no.reason = edge.Forbidden
+	}
+	switch c := p.routes.of(r); {
+	case passageOf(r) != nil && !c.passes(r.URL.Path):
+		no = notBehindGateway()
+	case c == selecting:
+		p.obs.outcome(no.reason).Inc()
+		writeJSON(w, status, edge.Refuse(status, header, no.reason, message).JSON())
+		return
+	case c == administration && header == "Authorization" && status == http.StatusForbidden:
+		no = p.notAdministered(w, r)
+	}
+	p.refuse(w, r, no)
 }
 
 // giveTime gives the client its time to take what is written next: until then there was

@@ -64,7 +64,7 @@ func receipt(pair *route.Pair) string {
 func (p *Proxy) decisions(w http.ResponseWriter, r *http.Request) {
 	p.giveTime(w)
 	if no := decisions.List(w, r, p.cfg.Decisions, tenantOf(r), p.fleet.ModelsOf); no != nil {
-		p.refuse(w, refuse(no.Status, no.Reason, no.Message))
+		p.refuse(w, r, refuse(no.Status, no.Reason, no.Message))
 	}
 }
 
@@ -72,6 +72,6 @@ func (p *Proxy) decisions(w http.ResponseWriter, r *http.Request) {
 func (p *Proxy) oneDecision(w http.ResponseWriter, r *http.Request) {
 	p.giveTime(w)
 	if no := decisions.One(w, p.cfg.Decisions, tenantOf(r), strings.TrimPrefix(r.URL.Path, pathDecisions+"/")); no != nil {
-		p.refuse(w, refuse(no.Status, no.Reason, no.Message))
+		p.refuse(w, r, refuse(no.Status, no.Reason, no.Message))
 	}
 }

@@ -105,6 +105,10 @@ func (c class) passes(path string) bool {
 	return false
 }
 
+func notBehindGateway() *refusal {
+	return refuse(http.StatusNotFound, "unknown_route", "no such route behind this gateway")
+}
+
 // within leaves the request only the ranks that its gateway names.
 func (p *Proxy) within(q *call) {
 	if q.passage == nil || q.passage.Subset == nil {

@@ -69,7 +69,12 @@ func takeKey(h http.Handler) http.Handler {
 
 // asksAnthropic reports whether Anthropic's clients ask the path.
 func asksAnthropic(path string) bool {
-	return path == chats.PathMessages || strings.HasPrefix(path, chats.PathMessages+"/") || path == "/v1/models" || strings.HasPrefix(path, "/v1/models/")
+	return asksMessages(path) || path == "/v1/models" || strings.HasPrefix(path, "/v1/models/")
+}
+
+// asksMessages reports whether the path is of Anthropic's API alone.
+func asksMessages(path string) bool {
+	return path == chats.PathMessages || strings.HasPrefix(path, chats.PathMessages+"/")
 }
 
 // hopByHop are the headers of one connection (RFC 9110, 7.6.1), in canonical

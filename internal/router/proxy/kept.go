@@ -83,12 +83,12 @@ func (p *Proxy) serveKept(w http.ResponseWriter, r *http.Request) {
 			group = *tenant
 		}
 		if m, _ := p.fleet.Lookup(name, group); m == nil {
-			p.refuse(w, p.notServed(name))
+			p.refuse(w, r, p.notServed(name))
 			return
 		}
 	}
 	if len(engines) == 0 {
-		p.refuse(w, p.unlessUnknown(refuse(http.StatusServiceUnavailable, "no_worker", "no engine with an address is there to ask")))
+		p.refuse(w, r, p.unlessUnknown(refuse(http.StatusServiceUnavailable, "no_worker", "no engine with an address is there to ask")))
 		return
 	}
 	if id == "" {
@@ -106,11 +106,11 @@ func (p *Proxy) serveKept(w http.ResponseWriter, r *http.Request) {
 		a, failed := p.askAll(get, engines)
 		switch {
 		case a.resp == nil && failed:
-			p.refuse(w, notAllSay())
+			p.refuse(w, r, notAllSay())
 			return
 		case a.resp == nil:
 			p.obs.kept[keptNot].Inc()
-			p.refuse(w, p.unlessUnknown(refuse(http.StatusNotFound, "not_found", "no engine has "+shorten(id)+" among its "+kind)))
+			p.refuse(w, r, p.unlessUnknown(refuse(http.StatusNotFound, "not_found", "no engine has "+shorten(id)+" among its "+kind)))
 			return
 		case a.has():
 			y, _ := p.payerOf(r, false)
@@ -195,7 +195,7 @@ func (p *Proxy) askOnly(w http.ResponseWriter, r *http.Request, q *call, e *flee
 	resp, err := p.client.RoundTrip(p.toEngine(ctx, r, q.pieces([][]byte{q.data}), e))
 	if late.Stop(); err != nil {
 		p.limit.Warn("kept", "an engine did not answer for what it keeps", errAttr(err), q.attr(), slog.Uint64("worker", e.ID))
-		p.refuse(w, refuse(http.StatusBadGateway, "engine_unreachable", "the engine that keeps it did not answer"))
+		p.refuse(w, r, refuse(http.StatusBadGateway, "engine_unreachable", "the engine that keeps it did not answer"))
 		return
 	}
 	p.passOn(w, q, resp, cancel)
@@ -312,12 +312,12 @@ const (
 // listKept answers with what all engines keep of a kind, one list after the other.
 func (p *Proxy) listKept(w http.ResponseWriter, r *http.Request, q *call, engines []*fleet.Engine) {
 	if no := p.unlessUnknown(nil); no != nil { // the list would not be whole
-		p.refuse(w, no)
+		p.refuse(w, r, no)
 		return
 	}
 	done, ok := p.mayAsk(r.Context())
 	if !ok {
-		p.refuse(w, refuse(http.StatusBadGateway, "engine_unreachable", "not all engines were asked in time: the list would not be whole"))
+		p.refuse(w, r, refuse(http.StatusBadGateway, "engine_unreachable", "not all engines were asked in time: the list would not be whole"))
 		return
 	}
 	defer done()
@@ -342,14 +342,14 @@ func (p *Proxy) listKept(w http.ResponseWriter, r *http.Request, q *call, engine
 	data, listed := []json.RawMessage{}, false
 	for _, l := range lists {
 		if l.why != "" || left.Load() < 0 {
-			p.refuse(w, refuse(http.StatusBadGateway, "engine_unreachable", cmp.Or(l.why, "all of it is too long")+": the list would not be whole"))
+			p.refuse(w, r, refuse(http.StatusBadGateway, "engine_unreachable", cmp.Or(l.why, "all of it is too long")+": the list would not be whole"))
 			return
 		}
 		listed = listed || l.listed
 		data = append(data, l.data...)
 	}
 	if !listed {
-		p.refuse(w, refuse(http.StatusNotFound, "not_found", "no engine keeps such a list"))
+		p.refuse(w, r, refuse(http.StatusNotFound, "not_found", "no engine keeps such a list"))
 		return
 	}
 	q.tally.outcome = "ok"

@@ -41,7 +41,7 @@ func (p *Proxy) models(w http.ResponseWriter, r *http.Request) {
 	names := p.names(tenantOf(r))
 	if len(names) == 0 {
 		if no := p.unlessUnknown(nil); no != nil {
-			p.refuse(w, no)
+			p.refuse(w, r, no)
 			return
 		}
 	}
@@ -55,7 +55,7 @@ func (p *Proxy) models(w http.ResponseWriter, r *http.Request) {
 func (p *Proxy) oneModel(w http.ResponseWriter, r *http.Request) {
 	name := strings.TrimPrefix(r.URL.Path, "/v1/models/")
 	if !slices.Contains(p.names(tenantOf(r)), name) {
-		p.refuse(w, p.notServed(name))
+		p.refuse(w, r, p.notServed(name))
 		return
 	}
 	writeJSON(w, http.StatusOK, edge.JSON(newModelObject(name)))

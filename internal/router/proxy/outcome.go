@@ -213,7 +213,7 @@ func (p *Proxy) keep(f *failure, s *stream, resp *http.Response, cancel context.
 }
 
 // giveBack ends a request with what the last attempt brought.
-func (p *Proxy) giveBack(w http.ResponseWriter, q *call, f *failure) {
+func (p *Proxy) giveBack(w http.ResponseWriter, r *http.Request, q *call, f *failure) {
 	if q.opened { // it has its status
 		q.tally.outcome = "engine_broke_off"
 		p.obs.outcome(q.tally.outcome).Inc()
@@ -222,7 +222,7 @@ func (p *Proxy) giveBack(w http.ResponseWriter, q *call, f *failure) {
 	}
 	if f.given == nil {
 		q.tally.refused(f.refusal)
-		p.refuse(w, f.refusal)
+		p.refuse(w, r, f.refusal)
 		return
 	}
 	if q.tally.status, q.tally.outcome = f.given.status, "ok"; f.given.status >= http.StatusBadRequest {

@@ -54,7 +54,7 @@ func (p *Proxy) retryTokens(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if n == 0 && r.URL.Query().Has("model_name") {
-		p.refuse(w, p.notServed(name))
+		p.refuse(w, r, p.notServed(name))
 		return
 	}
 	p.giveTime(w)

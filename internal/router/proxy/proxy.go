@@ -103,7 +103,7 @@ func New(cfg Config) (p *Proxy, err error) {
 	p.guarded = http.HandlerFunc(p.serve)
 	if cfg.Access != nil {
 		p.hosts = cfg.Access.Names(cfg.Listen)
-		p.guarded = takeKey(cfg.Access.GuardBy(p.routes.needs, p.guarded))
+		p.guarded = takeKey(cfg.Access.GuardBy(p.routes.needs, p.keepOut, p.guarded))
 	}
 	return p, nil
 }
@@ -137,13 +137,13 @@ func (p *Proxy) answerTo(w http.ResponseWriter, r *http.Request) {
 	console := p.cfg.Console != nil && passageOf(r) == nil && (r.URL.Path == pathConsole || strings.HasPrefix(r.URL.Path, pathConsole+"/"))
 	if !console { // its links hang on the slash, which no other path keeps
 		if no := p.front(w, r); no != nil {
-			p.refuse(w, no)
+			p.refuse(w, r, no)
 			return
 		}
 	}
 	if passageOf(r) == nil && !p.hosts.Has(r.Host) {
 		if need, _ := p.routes.needs(r); need > secure.Anybody { // probes may come by any name
-			p.refuse(w, refuse(http.StatusForbidden, "forbidden", secure.RefusedName))
+			p.refuse(w, r, refuse(http.StatusForbidden, "forbidden", secure.RefusedName))
 			return
 		}
 	}
@@ -160,21 +160,21 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 	p.withoutCredentials(r.Header)
 	c := p.routes.of(r)
 	if passageOf(r) != nil && !c.passes(r.URL.Path) {
-		p.refuse(w, refuse(http.StatusNotFound, "unknown_route", "no such route behind this gateway"))
+		p.refuse(w, r, notBehindGateway())
 		return
 	}
 	switch c {
 	case own:
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
 			w.Header().Set("Allow", "GET, HEAD")
-			p.refuse(w, refuse(http.StatusMethodNotAllowed, "method_not_allowed", "use GET on this route"))
+			p.refuse(w, r, refuse(http.StatusMethodNotAllowed, "method_not_allowed", "use GET on this route"))
 			return
 		}
 		p.routes.own[ownPath(r.URL.Path)](w, r)
 	case operating:
 		if r.Method != http.MethodPost {
 			w.Header().Set("Allow", "POST")
-			p.refuse(w, refuse(http.StatusMethodNotAllowed, "method_not_allowed", "use POST on this route"))
+			p.refuse(w, r, refuse(http.StatusMethodNotAllowed, "method_not_allowed", "use POST on this route"))
 			return
 		}
 		p.routes.operates[r.URL.Path](w, r)
@@ -213,7 +213,7 @@ func (p *Proxy) serveSelection(w http.ResponseWriter, r *http.Request) {
 	q := new(call)
 	defer q.forgetBody()
 	if no := p.readBody(w, r, q); no != nil {
-		p.refuse(w, no)
+		p.refuse(w, r, no)
 		return
 	}
 	ctx := r.Context()
@@ -227,7 +227,7 @@ func (p *Proxy) serveSelection(w http.ResponseWriter, r *http.Request) {
 	})
 	if a.Status == http.StatusNotFound && a.Reason == "unknown_model" {
 		if no := p.unlessUnknown(nil); no != nil {
-			p.refuse(w, no)
+			p.refuse(w, r, no)
 			return
 		}
 	}
@@ -248,7 +248,7 @@ func (p *Proxy) serveSelection(w http.ResponseWriter, r *http.Request) {
 func (p *Proxy) serveEngine(w http.ResponseWriter, r *http.Request, routed bool) {
 	client, no := p.enter(r)
 	if no != nil {
-		p.refuse(w, no)
+		p.refuse(w, r, no)
 		return
 	}
 	d := p.desks.Get().(*desk) //nolint:forcetypeassert // the pool holds nothing else
@@ -265,7 +265,7 @@ func (p *Proxy) serveEngine(w http.ResponseWriter, r *http.Request, routed bool)
 	if no != nil {
 		q.tally.refused(no)
 		q.own(w.Header())
-		p.refuse(w, no)
+		p.refuse(w, r, no)
 		return
 	}
 	if p.ownTokens(w, r, q) {

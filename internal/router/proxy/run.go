@@ -106,7 +106,7 @@ func (p *Proxy) run(w http.ResponseWriter, r *http.Request, q *call) {
 			if last == nil || last.given == nil && errors.Is(err, route.ErrOverloaded) {
 				last = &failure{refusal: p.refusedBy(err)}
 			}
-			p.giveBack(w, q, last)
+			p.giveBack(w, r, q, last)
 			return
 		}
 		q.tally.attempted(&best)
@@ -129,7 +129,7 @@ func (p *Proxy) run(w http.ResponseWriter, r *http.Request, q *call) {
 			continue
 		}
 		if !p.again(ctx, q, &t, last) {
-			p.giveBack(w, q, last)
+			p.giveBack(w, r, q, last)
 			return
 		}
 		p.meters.retried(q, best.Decode.RankID)

@@ -22,7 +22,7 @@ func (p *Proxy) answer(ctx context.Context, w http.ResponseWriter, r *http.Reque
 	case !q.opened:
 		p.openAnswer(w, q, pair, resp)
 	case resp.StatusCode != http.StatusOK || !s.judge.events: // it cannot go on with that
-		p.giveBack(w, q, nil)
+		p.giveBack(w, r, q, nil)
 		return nil
 	}
 	if q.refusedBefore && !clientsFault(resp.StatusCode) {

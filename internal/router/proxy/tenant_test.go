@@ -30,7 +30,7 @@ func TestTenantsAreServedByTheirOwnGroup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	front := httptest.NewServer(access.GuardBy(func(*http.Request) (secure.Role, bool) { return secure.Reader, true }, l.proxy))
+	front := httptest.NewServer(access.GuardBy(func(*http.Request) (secure.Role, bool) { return secure.Reader, true }, l.proxy.keepOut, l.proxy))
 	defer front.Close()
 	ask := func(method, path, token, body, group string) (int, string, string) {
 		t.Helper()

@@ -180,7 +180,7 @@ func (p *Proxy) askedTokens(w http.ResponseWriter, r *http.Request, q *call) boo
 		w.Header().Set(headerWorker, strconv.FormatUint(a.engine.ID, 10))
 	}
 	q.tally.first = time.Since(q.arrival)
-	p.giveBack(w, q, f)
+	p.giveBack(w, r, q, f)
 	return true
 }
 
