@@ -105,7 +105,7 @@ func TestComposeAsProcesses(t *testing.T) {
 		if slices.Contains(s.Entrypoint, "/kvmocker") {
 			args = append(args, "--http-port=0") // others on this machine may have 9000
 		}
-		env := []string{"STATE_DIRECTORY=" + volume(name)} // the image's
+		env := imageEnv(t, volume(name))
 		for k, v := range s.Environment {
 			env = append(env, k+"="+place(name, v))
 		}

@@ -43,6 +43,7 @@ type manifest struct {
 				Kind, Name string
 				Port       int
 			} `yaml:"backendRefs"`
+			Timeouts struct{ Request string }
 		}
 	}
 }
@@ -121,6 +122,9 @@ func TestTheExampleFitsTogether(t *testing.T) {
 	}
 	if b := route.Spec.Rules[0].Backends[0]; b.Kind != "InferencePool" || b.Name != pool.Metadata.Name {
 		t.Errorf("the pool's route goes to %v", b)
+	}
+	if a, b := route.Spec.Rules[0].Timeouts.Request, manifests(t, "gateway.yaml")["HTTPRoute"].Spec.Rules[0].Timeouts.Request; a != b || a == "" {
+		t.Errorf("a request may take %q through the pool, and %q through the routers", a, b)
 	}
 	if b := manifests(t, "gateway.yaml")["HTTPRoute"].Spec.Rules[0].Backends[0]; b.Name != release+"-router" || b.Port != router {
 		t.Errorf("the gateway's route goes to %v", b)

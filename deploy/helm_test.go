@@ -218,6 +218,11 @@ type object struct {
 	Spec     yaml.Node
 }
 
+type mount struct {
+	Name      string
+	MountPath string `yaml:"mountPath"`
+}
+
 type workload struct {
 	Template struct {
 		Metadata struct{ Labels map[string]string }
@@ -239,7 +244,7 @@ type workload struct {
 					ReadOnly   bool                    `yaml:"readOnlyRootFilesystem"`
 					Drop       struct{ Drop []string } `yaml:"capabilities"`
 				} `yaml:"securityContext"`
-				Mounts  []struct{ Name, MountPath string } `yaml:"volumeMounts"`
+				Mounts  []mount `yaml:"volumeMounts"`
 				Startup struct {
 					Failures int `yaml:"failureThreshold"`
 				} `yaml:"startupProbe"`
@@ -455,6 +460,9 @@ func checkPod(t *testing.T, name string, w *workload, configs map[string]map[str
 		} else if e.Value != "/etc/kvatlas/settings/"+c.Name+".yaml" {
 			t.Errorf("%s: settings in %s", name, e.Value)
 		}
+	}
+	if dir := slices.Index(env, "TMPDIR=/var/lib/kvatlas"); (dir < 0) != (c.Name == "kvpods") || dir >= 0 && !slices.ContainsFunc(c.Mounts, func(m mount) bool { return m.Name == "data" && m.MountPath == "/var/lib/kvatlas" }) {
+		t.Errorf("%s: nowhere is a place for files that go: %q, %v", name, env, c.Mounts)
 	}
 	accepts(t, c.Name, []string{"--config", valuesFile(t, strings.ReplaceAll(config, "/etc/kvatlas", secrets(t)))}, env)
 	var settings struct {

@@ -8,6 +8,22 @@ import (
 	"testing"
 )
 
+// imageEnv returns the environment of the image, whose volume is the directory.
+func imageEnv(t *testing.T, volume string) (env []string) {
+	t.Helper()
+	text, err := os.ReadFile("Dockerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, image, _ := strings.Cut(string(text), "\nFROM scratch\n")
+	for line := range strings.Lines(image) {
+		if set, ok := strings.CutPrefix(line, "ENV "); ok {
+			env = append(env, strings.ReplaceAll(strings.TrimSpace(set), "/var/lib/kvatlas", volume))
+		}
+	}
+	return env
+}
+
 // What is kept out of the image's build is nothing that git has: a file that is
 // missing there would make the programs call themselves modified.
 func TestTheImageIsBuiltFromAllThatGitHas(t *testing.T) {

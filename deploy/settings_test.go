@@ -115,7 +115,7 @@ func TestTheDockerfileBuildsWhatThereIs(t *testing.T) {
 	if n != 6 {
 		t.Errorf("%d programs", n)
 	}
-	for _, line := range []string{"\nENV CGO_ENABLED=0\n", "\nFROM scratch\n", "\nUSER 65532:65532\n", "\nENV STATE_DIRECTORY=/var/lib/kvatlas\n"} {
+	for _, line := range []string{"\nENV CGO_ENABLED=0\n", "\nFROM scratch\n", "\nUSER 65532:65532\n", "\nENV STATE_DIRECTORY=/var/lib/kvatlas\n", "\nENV TMPDIR=/var/lib/kvatlas\n"} {
 		if !strings.Contains(string(text), line) {
 			t.Errorf("no %q", line)
 		}

@@ -44,7 +44,7 @@ func TestProgramsAreStatic(t *testing.T) {
 }
 
 // kvindexer, alone in a root file system that is read-only, as user 65532 and
-// without privileges: as in the image, whose layout this is.
+// without privileges: as in the image, whose layout this is. Its snapshots are in NATS, and it starts from one.
 func TestTheProgramRunsWithoutRootOnAReadOnlyFileSystem(t *testing.T) {
 	if runtime.GOOS != "linux" || os.Getuid() != 0 {
 		t.Skip("skipped: only root on Linux can make the read-only root")
@@ -79,9 +79,12 @@ mount -o remount,bind,ro "$0"
 	if out, err := exec.CommandContext(ctx, "unshare", "--mount", "sh", "-c", prepare, root).CombinedOutput(); err != nil {
 		t.Skipf("skipped: no mount namespace here: %v: %s", err, out)
 	}
-	enter := `exec chroot --userspec=65532:65532 --groups= "$0" /kvindexer --data-dir=/var/lib/kvatlas --http-listen=127.0.0.1:0 --address-file=/var/lib/kvatlas/address`
-	p := run(t, exec.Command("unshare", "--mount", "setpriv", "--no-new-privs", "--inh-caps=-all", "sh", "-c", prepare+enter, root))
-	url := p.address(filepath.Join(data, "address"))
+	enter := `exec chroot --userspec=65532:65532 --groups= "$0" /kvindexer --data-dir=/var/lib/kvatlas --http-listen=127.0.0.1:0 --address-file=/var/lib/kvatlas/address --snapshot-interval=200ms`
+	begin := func() (p *process, url string) {
+		p = run(t, exec.Command("unshare", "--mount", "setpriv", "--no-new-privs", "--inh-caps=-all", "sh", "-c", prepare+enter, root), imageEnv(t, "/var/lib/kvatlas")...)
+		return p, p.address(filepath.Join(data, "address"))
+	}
+	p, url := begin()
 	p.eventually(func() error {
 		_, err := get(t.Context(), url+"/readyz")
 		return err
@@ -99,10 +102,31 @@ mount -o remount,bind,ro "$0"
 	if err != nil || !strings.Contains(string(mounts), " / ro,") {
 		t.Errorf("%v: its root is not read-only:\n%s", err, mounts)
 	}
-	begun := time.Now()
-	if code := p.stop(); code != 0 {
-		t.Errorf("exit code %d after %v", code, time.Since(begun))
+	stop := func() {
+		t.Helper()
+		begun := time.Now()
+		if code := p.stop(); code != 0 {
+			t.Errorf("exit code %d after %v", code, time.Since(begun))
+		}
 	}
+	if out, err := exec.Command(program(t, "kvmocker"), "--data-dir="+data, "--workers=1", "--requests=20", "--speed=0", "--progress=none").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	counts := func(series string) {
+		t.Helper()
+		p.eventually(func() error {
+			text, err := get(t.Context(), url+"/metrics")
+			if err == nil && !strings.Contains(text, "\n"+series) {
+				err = fmt.Errorf("no %s yet", series)
+			}
+			return err
+		})
+	}
+	counts("kvatlas_snapshots_total{") // it has been read again
+	stop()
+	p, url = begin()
+	counts(`kvatlas_snapshot_restores_total{result="loaded"} 1`)
+	stop()
 	if entries, err := os.ReadDir(root); err != nil || len(entries) != 3 {
 		t.Errorf("%v in the root, %v", entries, err)
 	}

@@ -175,7 +175,7 @@ func (b *Bucket) Open(ctx context.Context, name string) (File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("snapshot: a place for a copy: %w", err)
 	}
-	s := &spooled{f}
+	s := &spooled{File: f, named: os.Remove(f.Name()) != nil} // who is killed leaves none
 	if err := b.getParts(ctx, name, f); err != nil {
 		return nil, errors.Join(fmt.Errorf("snapshot: reading %s of %s: %w", name, b, err), s.Close())
 	}
@@ -242,9 +242,19 @@ func (b *Bucket) chunks(ctx context.Context, nuid string) (map[string]uint64, er
 	return info.State.Subjects, nil
 }
 
-type spooled struct{ *os.File }
+// spooled is a file that goes with Close. It is named where what is open cannot be removed.
+type spooled struct {
+	*os.File
+	named bool
+}
 
-func (s *spooled) Close() error { return errors.Join(s.File.Close(), os.Remove(s.Name())) }
+func (s *spooled) Close() error {
+	err := s.File.Close()
+	if s.named {
+		err = errors.Join(err, os.Remove(s.Name()))
+	}
+	return err
+}
 
 // objects returns the names of all objects.
 func (b *Bucket) objects(ctx context.Context) ([]string, error) {

@@ -116,7 +116,7 @@ func (r *release) oneImage(target string, p platform, labels map[string]string) 
 	config, err := r.blob(oci+"config.v1+json", map[string]any{
 		"created": created, "architecture": p.Architecture, "os": p.OS, "variant": p.Variant,
 		"config": map[string]any{
-			"User": fmt.Sprintf("%d:%d", user, user), "Env": []string{"STATE_DIRECTORY=" + state}, "Entrypoint": []string{"/kvindexer"},
+			"User": fmt.Sprintf("%d:%d", user, user), "Env": []string{"STATE_DIRECTORY=" + state, "TMPDIR=" + state}, "Entrypoint": []string{"/kvindexer"},
 			"Volumes": map[string]any{state: struct{}{}}, "StopSignal": "SIGTERM", "Labels": labels,
 			"ExposedPorts": map[string]any{"8090/tcp": struct{}{}, "8000/tcp": struct{}{}, "8092/tcp": struct{}{}},
 		},

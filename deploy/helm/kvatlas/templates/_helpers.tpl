@@ -132,6 +132,9 @@ spec:
       command: [{{ printf "/%s" .program | quote }}]
       env:
         - {name: KVATLAS_CONFIG, value: {{ printf "/etc/kvatlas/settings/%s.yaml" .program }}}
+        {{- if ne .part "discover" }}
+        - {name: TMPDIR, value: /var/lib/kvatlas} # snapshots that are read and long bodies: the root is read-only
+        {{- end }}
         {{- with .c.env }}{{ toYaml . | nindent 8 }}{{ end }}
       ports:
         - {name: http, containerPort: {{ .port }}}
