@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"strconv"
 	"sync"
@@ -207,7 +208,8 @@ func (x *router) start(ctx context.Context) error {
 	}
 	work, cancel := context.WithCancel(context.Background())
 	x.stopWork = cancel
-	x.work.Go(func() { x.watch(work) })
+	client := fleet.NewClient(x.tls)
+	x.work.Go(func() { x.watch(work, client) })
 	x.work.Go(func() { x.proxy.FollowTokens(work) })
 	if x.objectives != nil {
 		x.work.Go(func() { x.objectives.Follow(work) })
@@ -233,6 +235,11 @@ func (x *router) start(ctx context.Context) error {
 		if err := x.fleet.SetWorker(e.Worker, e.Drained); err != nil && e.Static {
 			return err // the settings are wrong
 		}
+	}
+	if x.cfg.ModelsEvery > 0 { // a request for an adapter may be the first
+		asking, done := context.WithTimeout(ctx, x.cfg.HealthTimeout)
+		x.fleet.AskNew(asking, client, x.cfg.HealthTimeout)
+		done()
 	}
 	x.ready.workersKnown.Store(true)
 	x.work.Go(x.fleet.Follow(work, reg))
@@ -297,8 +304,7 @@ func (x *router) joinTenants() (err error) {
 }
 
 // watch asks engines how they are and what they serve.
-func (x *router) watch(ctx context.Context) {
-	client := fleet.NewClient(x.tls)
+func (x *router) watch(ctx context.Context, client *http.Client) {
 	defer client.CloseIdleConnections()
 	within := x.cfg.HealthTimeout
 	var all sync.WaitGroup
@@ -308,13 +314,31 @@ func (x *router) watch(ctx context.Context) {
 	}{
 		{x.cfg.HealthEvery, func() { x.fleet.Probe(ctx, client, x.cfg.HealthPath, within) }},
 		{x.cfg.LoadEvery, func() { x.fleet.AskLoad(ctx, client, x.cfg.LoadPath, within) }},
-		{x.cfg.ModelsEvery, func() { x.fleet.AskModels(ctx, client, within) }},
 	} {
 		if d.every > 0 {
 			all.Go(func() { repeat(ctx, d.every, d.do) })
 		}
 	}
+	if x.cfg.ModelsEvery > 0 {
+		all.Go(func() { x.askModels(ctx, client) })
+	}
 	all.Wait()
+}
+
+// askModels asks engines what they serve: all of them from time to time, and who comes at once.
+func (x *router) askModels(ctx context.Context, client *http.Client) {
+	ticker := time.NewTicker(x.cfg.ModelsEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			x.fleet.AskModels(ctx, client, x.cfg.HealthTimeout)
+		case <-x.fleet.Came():
+			x.fleet.AskNew(ctx, client, x.cfg.HealthTimeout)
+		}
+	}
 }
 
 func repeat(ctx context.Context, every time.Duration, do func()) {

@@ -29,7 +29,19 @@ type listed struct {
 // adapters, those that name a parent, as vLLM and SGLang list them, and of its model, and
 // which release of which engine it is. It returns how many engines answered.
 func (f *Fleet) AskModels(ctx context.Context, client *http.Client, timeout time.Duration) int {
+	return f.askModels(ctx, client, timeout, true)
+}
+
+// AskNew is AskModels of the engines that have not been asked.
+func (f *Fleet) AskNew(ctx context.Context, client *http.Client, timeout time.Duration) int {
+	return f.askModels(ctx, client, timeout, false)
+}
+
+func (f *Fleet) askModels(ctx context.Context, client *http.Client, timeout time.Duration, all bool) int {
 	return f.each(func(*Model) bool { return true }, func(e *Engine) int {
+		if e.asked.Swap(true) && !all {
+			return 0
+		}
 		data, ok := e.fetch(ctx, client, "/v1/models", timeout, maxModelList)
 		var names listed
 		if ok {
@@ -37,6 +49,10 @@ func (f *Fleet) AskModels(ctx context.Context, client *http.Client, timeout time
 		}
 		e.length.Store(names.length) // who does not answer may be another one by now
 		if !ok {
+			if ctx.Err() != nil { // there was no time for it
+				e.asked.Store(false)
+				f.tellOf(e)
+			}
 			return 0
 		}
 		was := e.side()
@@ -53,6 +69,20 @@ func (f *Fleet) AskModels(ctx context.Context, client *http.Client, timeout time
 		}
 		return 1
 	})
+}
+
+// Came is told when engines have come, or have been started anew, that have not been asked for what they serve.
+func (f *Fleet) Came() <-chan struct{} { return f.came }
+
+// tellOf tells of an engine that has not been asked.
+func (f *Fleet) tellOf(e *Engine) {
+	if e.URL == "" || e.asked.Load() {
+		return
+	}
+	select {
+	case f.came <- struct{}{}:
+	default: // that is to be heard yet
+	}
 }
 
 func parseModels(data []byte) (names listed, ok bool) {

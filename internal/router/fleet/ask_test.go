@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"log"
 	"log/slog"
@@ -241,6 +242,44 @@ func TestWhyAnEngineIsNotWell(t *testing.T) {
 		n := f.Probe(t.Context(), NewClient(nil), "/health", time.Minute)
 		if n != 1 || !strings.Contains(text.String(), want) || strings.Contains(text.String(), words) {
 			t.Errorf("%d changes, want %q: %s", n, want, &text)
+		}
+	}
+}
+
+// Who has come is asked at once, and once: also who has been started anew, and who was not asked in time.
+func TestWhoComesIsAsked(t *testing.T) {
+	var asked atomic.Int32
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		_, _ = w.Write([]byte(`{"data":[]}`)) // the fleet reads all
+	}))
+	defer s.Close()
+	f := New(Config{Route: route.DefaultSettings(), Log: slog.New(slog.DiscardHandler)})
+	w := worker(1, "m", "")
+	w.Endpoints.HTTP = s.URL
+	past, cancel := context.WithCancel(t.Context())
+	cancel()
+	for i, c := range []struct {
+		life uint64
+		ctx  context.Context
+		told bool
+		want int32
+	}{{0, past, true, 0}, {0, t.Context(), true, 1}, {0, t.Context(), false, 1}, {7, t.Context(), true, 2}, {7, t.Context(), false, 2}} {
+		w.Incarnation = c.life
+		if err := f.SetWorker(w, false); err != nil {
+			t.Fatal(err)
+		}
+		if told := len(f.Came()) == 1; told != c.told {
+			t.Errorf("step %d: told %v, want %v", i, told, c.told)
+		}
+		for len(f.Came()) > 0 {
+			<-f.Came()
+		}
+		if f.AskNew(c.ctx, s.Client(), time.Minute); asked.Load() != c.want {
+			t.Errorf("step %d: asked %d times, want %d", i, asked.Load(), c.want)
+		}
+		if i == 0 && len(f.Came()) != 1 {
+			t.Error("nobody is told of who could not be asked in time")
 		}
 	}
 }

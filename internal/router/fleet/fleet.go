@@ -128,6 +128,7 @@ type Fleet struct {
 	cfg  Config
 	log  *slog.Logger
 	list atomic.Pointer[[]*Model] // sorted by space
+	came chan struct{}            // see Came
 
 	mu   sync.Mutex // of all changes
 	sync Sync       // nil until Link
@@ -144,7 +145,7 @@ func New(cfg Config) *Fleet {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	f := &Fleet{cfg: cfg, log: cfg.Log}
+	f := &Fleet{cfg: cfg, log: cfg.Log, came: make(chan struct{}, 1)}
 	f.list.Store(&[]*Model{})
 	return f
 }
@@ -259,6 +260,7 @@ func (f *Fleet) SetWorker(w registry.Worker, drained bool) error {
 		e.owner.Store(nil)
 		e.software.Store(nil) // it may be of another release now, and started otherwise
 		e.length.Store(0)
+		e.asked.Store(false)
 		f.forgetPairs(m, w.ID)
 	}
 	e.mu.Lock()
@@ -285,6 +287,7 @@ func (f *Fleet) SetWorker(w registry.Worker, drained bool) error {
 			m.learn(e, listed{adapters: []string{w.Lora}})
 		}
 	}
+	f.tellOf(e)
 	return nil
 }
 
