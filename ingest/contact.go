@@ -1,10 +1,13 @@
 package ingest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // ErrSilent is wrapped by why what is known is of before: NATS has not been heard for
@@ -19,7 +22,23 @@ type contact struct {
 	after atomic.Int64 // ns
 }
 
-func (c *contact) heard(now time.Time) { c.after.Store(int64(now.Sub(c.began))) }
+// heard notes a word of the server. It does not end a silence: that is over once what the
+// streams got meanwhile is applied, see Ingest.looked.
+func (c *contact) heard(now time.Time, cfg *Config) {
+	if c.silent(now, cfg) == nil {
+		c.known(now)
+	}
+}
+
+// known notes that what was published until then is known, but for what is on its way.
+func (c *contact) known(at time.Time) {
+	after := int64(at.Sub(c.began))
+	for {
+		if is := c.after.Load(); is >= after || c.after.CompareAndSwap(is, after) {
+			return
+		}
+	}
+}
 
 func (c *contact) last() time.Time { return c.began.Add(time.Duration(c.after.Load())) }
 
@@ -33,6 +52,47 @@ func (c *contact) silent(now time.Time, cfg *Config) error {
 
 // Silent returns why what is known is of before; nil as long as NATS was heard of late.
 func (in *Ingest) Silent() error { return in.contact.silent(time.Now(), &in.cfg) }
+
+// looked notes that the server, asked at that time, told where its streams end. After a silence
+// what is known is of before until it is applied as far as they ended when that was first told:
+// a replica that wakes up, or is connected again, has all of it ahead. Of the discovering goroutine only.
+func (in *Ingest) looked(ctx context.Context, asked time.Time) {
+	if in.contact.silent(time.Now(), &in.cfg) == nil {
+		in.missed = nil
+		in.contact.known(asked)
+		return
+	}
+	if in.missed == nil {
+		in.missed = make(map[string]uint64)
+		for _, s := range in.Streams() {
+			in.missed[s.Stream] = s.Last
+		}
+	}
+	poll := time.NewTicker(20 * time.Millisecond)
+	defer poll.Stop()
+	for until := time.Now().Add(in.cfg.Discover); !in.caughtUp(); {
+		select {
+		case now := <-poll.C:
+			if now.After(until) { // where streams end is to be looked at again
+				return
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+	in.missed = nil
+	in.contact.known(asked)
+}
+
+// caughtUp reports whether everything of missed is applied that is still there, and can be read.
+func (in *Ingest) caughtUp() bool {
+	for _, s := range in.Streams() {
+		if s.Position < min(in.missed[s.Stream], s.Last) && s.Stalled == nil && !errors.Is(s.Err, jetstream.ErrStreamNotFound) {
+			return false
+		}
+	}
+	return true
+}
 
 func (in *Ingest) exposeContact() {
 	const name = "kvatlas_ingest_contact_seconds"

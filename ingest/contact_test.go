@@ -4,12 +4,17 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/VictoriaMetrics/metrics"
 	"github.com/nats-io/nats.go"
 
+	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/ingest/follow"
+	"github.com/kvatlas/kvatlas/internal/testing/waittest"
+	"github.com/kvatlas/kvatlas/shard"
 )
 
 // What NATS does not do is shown as what it means, not in the words of its client.
@@ -25,7 +30,7 @@ func TestSilenceIsNotToldByTheClockOfTheDay(t *testing.T) {
 	now := time.Now()
 	c, cfg := contact{began: now}, Config{StaleAfter: time.Minute}
 	now = now.Add(time.Hour)
-	c.heard(now)
+	c.known(now)
 	if last := c.last(); !last.Equal(now) || last == last.Round(0) { // which takes away what the own clock shows
 		t.Errorf("heard at %v, it says %v", now, last)
 	}
@@ -34,5 +39,57 @@ func TestSilenceIsNotToldByTheClockOfTheDay(t *testing.T) {
 	}
 	if err := c.silent(now.Add(time.Minute), &cfg); !errors.Is(err, ErrSilent) {
 		t.Error(err)
+	}
+}
+
+// Who hears the server again after a silence has all of it ahead: what is known is of before
+// until that is applied, whatever comes first.
+func TestASilenceEndsOnceWhatCameMeanwhileIsApplied(t *testing.T) {
+	n := newNATSBench(t, startBroker(t, t.TempDir()).Conn())
+	n.fleet(2, 100, nil)
+	gate := make(chan struct{})
+	r := &replica{set: shard.New(shard.Config{}), metrics: metrics.NewSet(), asked: &asked{}}
+	t.Cleanup(r.set.Close)
+	cfg := n.config("one", r, nil)
+	cfg.Discover = time.Hour // this test looks itself
+	cfg.Index = func(sp event.Space) (Applier, error) {
+		a, err := r.set.Open(sp)
+		return &slowIndex{a, gate}, err
+	}
+	in, err := Open(deadline(t), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(in.Close)
+	letThrough := sync.OnceFunc(func() { close(gate) })
+	t.Cleanup(letThrough)
+	in.contact.after.Store(-int64(in.cfg.StaleAfter)) // as if the process had been stopped
+	silent := func(why string) {
+		t.Helper()
+		if s := in.Streams()[0]; s.Silent == nil || !errors.Is(in.Silent(), ErrSilent) || s.Position == s.Last {
+			t.Errorf("%s, and all is known, or counts as fresh: %+v", why, s)
+		}
+	}
+	silent("nothing was heard")
+	waittest.For(t, "the stream is read", func() bool { return in.Streams()[0].InFlight > 0 })
+	silent("messages have come and none is applied")
+	in.live(deadline(t), &nats.Msg{Subject: "no worker's"})
+	silent("a message came besides the stream")
+	looked := make(chan struct{})
+	go func() {
+		in.looked(deadline(t), time.Now())
+		close(looked)
+	}()
+	waittest.For(t, "all of the stream is read", func() bool { return in.readers()[0].mark().read == in.Streams()[0].Last })
+	silent("where the stream ends is known")
+	letThrough()
+	<-looked
+	if s := in.Streams()[0]; s.Position < s.Last || in.Silent() != nil {
+		t.Errorf("all is applied: %+v, %v", s, in.Silent())
+	}
+	in.contact.after.Store(-int64(in.cfg.StaleAfter))
+	in.looked(deadline(t), time.Now().Add(-2*in.cfg.StaleAfter))
+	if err := in.Silent(); !errors.Is(err, ErrSilent) {
+		t.Error("an answer of before the silence ends it")
 	}
 }

@@ -30,6 +30,7 @@ type Ingest struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 
+	missed map[string]uint64            // of discover only: where streams ended after a silence; nil: there is none
 	groups *xsync.MapOf[string, *group] // by the space's token; stored with mu held
 	mu     struct {
 		sync.Mutex
@@ -94,7 +95,7 @@ func Open(ctx context.Context, cfg Config) (*Ingest, error) {
 		cancel()
 		return nil, fmt.Errorf("ingest: %w", err)
 	}
-	in.contact.heard(time.Now())
+	in.contact.known(time.Now())
 	in.exposeContact()
 	in.add(run, infos, err)
 	live, err := in.listen(run)
@@ -231,6 +232,7 @@ func (in *Ingest) discover(ctx context.Context) {
 		for _, r := range in.readers() {
 			before[r] = r.mark()
 		}
+		asked := time.Now()
 		request, cancel := context.WithTimeout(ctx, requestWait)
 		infos, err := stream.List(request, in.js, in.cfg.Namespace)
 		cancel()
@@ -238,7 +240,6 @@ func (in *Ingest) discover(ctx context.Context) {
 			in.m.discoverErrors.Inc() // the connection's own log says more
 			continue
 		}
-		heard := time.Now()
 		in.lookForAbsent(infos, err)
 		for i := range infos {
 			r := in.reader(infos[i].Name)
@@ -250,8 +251,8 @@ func (in *Ingest) discover(ctx context.Context) {
 				r.compareWithStream(&infos[i], m)
 			}
 		}
-		in.contact.heard(heard) // not before readers know their streams' ends: what they lack would count as fresh
 		in.add(ctx, infos, err)
+		in.looked(ctx, asked) // not before readers know their streams' ends: what they lack would count as fresh
 	}
 }
 

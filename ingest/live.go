@@ -42,7 +42,7 @@ func (in *Ingest) listen(ctx context.Context) (*nats.Subscription, error) {
 
 func (in *Ingest) live(ctx context.Context, msg *nats.Msg) {
 	in.m.liveMessages.Inc()
-	in.contact.heard(time.Now())
+	in.contact.heard(time.Now(), &in.cfg)
 	token, worker, err := stream.ParseLive(msg.Subject)
 	if err == nil && !in.cfg.Share.Has(worker) {
 		return // another replica's

@@ -314,7 +314,7 @@ func (r *reader) dispatch(ctx context.Context, msg jetstream.Msg, md *jetstream.
 	}
 	r.next, r.lastAt = seq+1, md.Timestamp
 	r.messages++
-	r.contact.heard(time.Now())
+	r.contact.heard(time.Now(), r.cfg)
 	r.mu.Lock()
 	r.mu.read, r.mu.readAt = seq, md.Timestamp
 	r.mu.end = max(r.mu.end, seq+md.NumPending)
