@@ -2,6 +2,8 @@ package store
 
 import (
 	"context"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -44,6 +46,7 @@ const (
 	// partWait bounds one part's way. Without a deadline the client gives an
 	// object five seconds.
 	partWait = 2 * time.Minute
+	lagWait  = 50 * time.Millisecond // for a server that is behind
 )
 
 // KVName returns the name of the namespace's key-value bucket of manifests and
@@ -202,21 +205,30 @@ func (b *Bucket) getParts(ctx context.Context, name string, w io.Writer) error {
 func (b *Bucket) getPart(ctx context.Context, object string, w io.Writer) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, partWait)
 	defer cancel()
-	if err := b.whole(ctx, object); err != nil {
-		return 0, err
+	for {
+		if err := b.whole(ctx, object); err != nil {
+			return 0, err
+		}
+		r, err := b.os.Get(ctx, object)
+		if err == nil {
+			n, err := io.Copy(w, r)
+			return n, errors.Join(err, r.Close(), r.Error())
+		}
+		if !errors.Is(err, jetstream.ErrObjectNotFound) {
+			return 0, err
+		}
+		select { // the server of a cluster that was asked is behind the leader
+		case <-time.After(lagWait):
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
 	}
-	r, err := b.os.Get(ctx, object)
-	if err != nil {
-		return 0, err
-	}
-	n, err := io.Copy(w, r)
-	return n, errors.Join(err, r.Close(), r.Error())
 }
 
 // whole refuses an object of which the server has lost chunks: the client would
 // wait for them until its time is over.
 func (b *Bucket) whole(ctx context.Context, object string) error {
-	o, err := b.os.GetInfo(ctx, object)
+	o, err := b.info(ctx, object)
 	if err != nil {
 		return err
 	}
@@ -225,6 +237,29 @@ func (b *Bucket) whole(ctx context.Context, object string) error {
 		err = fmt.Errorf("%w: it has %d of %d chunks", ErrLost, have, o.Chunks)
 	}
 	return err
+}
+
+// info returns what the leader has of an object.
+func (b *Bucket) info(ctx context.Context, object string) (*jetstream.ObjectInfo, error) {
+	m, err := natsstream.Newest(ctx, b.js, "OBJ_"+bucketName(b.stream), b.metaSubject(object))
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return nil, jetstream.ErrObjectNotFound
+	}
+	if err != nil {
+		return nil, err
+	}
+	var o jetstream.ObjectInfo
+	if err := json.Unmarshal(m.Data, &o); err != nil {
+		return nil, fmt.Errorf("%w: %w", jetstream.ErrBadObjectMeta, err)
+	}
+	if o.Deleted {
+		return nil, jetstream.ErrObjectNotFound
+	}
+	return &o, nil
+}
+
+func (b *Bucket) metaSubject(object string) string {
+	return "$O." + bucketName(b.stream) + ".M." + base64.URLEncoding.EncodeToString([]byte(object))
 }
 
 func (b *Bucket) chunkSubject(nuid string) string { return "$O." + bucketName(b.stream) + ".C." + nuid }
@@ -307,17 +342,19 @@ func (b *Bucket) Names(ctx context.Context) ([]string, error) {
 
 func (b *Bucket) manifestKey() string { return "manifest." + b.stream }
 
-// Manifest implements Store.
+// Manifest implements Store. The leader tells it: by an older one a writer would take the snapshot
+// for none that counts that it has just made the newest, and delete it.
 func (b *Bucket) Manifest(ctx context.Context) (Manifest, Revision, error) {
-	e, err := b.kv.Get(ctx, b.manifestKey())
-	if errors.Is(err, jetstream.ErrKeyNotFound) {
+	bucket := b.kv.Bucket()
+	v, err := natsstream.Newest(ctx, b.js, "KV_"+bucket, "$KV."+bucket+"."+b.manifestKey())
+	if errors.Is(err, jetstream.ErrMsgNotFound) || err == nil && v.Header.Get("KV-Operation") != "" { // deleted
 		return Manifest{}, 0, nil
 	}
 	if err != nil {
 		return Manifest{}, 0, fmt.Errorf("snapshot manifest: %w", err)
 	}
-	m, err := decodeManifest(e.Value(), b.stream)
-	return m, Revision(e.Revision()), err
+	m, err := decodeManifest(v.Data, b.stream)
+	return m, Revision(v.Sequence), err
 }
 
 // Replace implements Store.
