@@ -2,9 +2,11 @@ package store
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -73,6 +75,13 @@ func behind(t *testing.T, nc *nats.Conn, stream string, nothing int64) {
 	t.Cleanup(func() { _ = sub.Unsubscribe() })
 }
 
+// blind lists what a server has that has nothing yet.
+type blind struct{ jetstream.ObjectStore }
+
+func (blind) List(context.Context, ...jetstream.ListObjectsOpt) ([]*jetstream.ObjectInfo, error) {
+	return nil, jetstream.ErrNoObjectsFound
+}
+
 // In a cluster a server that is behind answers for what another one has acknowledged. A snapshot is read
 // back all the same, and the manifest that counts is the leader's.
 func TestAServerThatIsBehind(t *testing.T) {
@@ -102,8 +111,12 @@ func TestAServerThatIsBehind(t *testing.T) {
 	if _, err := Publish(ctx, s, Entry{Name: name, Fence: fence}, 3); err != nil {
 		t.Fatal(err)
 	}
+	s.os = blind{s.os}
 	if err := Sweep(ctx, s, fence); err != nil {
 		t.Error(err)
+	}
+	if names, err := s.Names(ctx); err != nil || !slices.Equal(names, []string{name}) {
+		t.Errorf("it lists %q, %v", names, err)
 	}
 	if m, _, err := s.Manifest(ctx); err != nil || len(m.Snapshots) != 1 || m.Snapshots[0].Name != name {
 		t.Errorf("the manifest has %+v, %v", m.Snapshots, err)

@@ -232,7 +232,7 @@ func (b *Bucket) whole(ctx context.Context, object string) error {
 	if err != nil {
 		return err
 	}
-	chunks, err := b.chunks(ctx, o.NUID)
+	chunks, err := b.subjects(ctx, b.chunkSubject(o.NUID))
 	if have := chunks[b.chunkSubject(o.NUID)]; err == nil && have != uint64(o.Chunks) {
 		err = fmt.Errorf("%w: it has %d of %d chunks", ErrLost, have, o.Chunks)
 	}
@@ -241,7 +241,16 @@ func (b *Bucket) whole(ctx context.Context, object string) error {
 
 // info returns what the leader has of an object.
 func (b *Bucket) info(ctx context.Context, object string) (*jetstream.ObjectInfo, error) {
-	m, err := natsstream.Newest(ctx, b.js, "OBJ_"+bucketName(b.stream), b.metaSubject(object))
+	o, err := b.newest(ctx, b.metaSubject(object))
+	if err == nil && o.Deleted {
+		err = jetstream.ErrObjectNotFound
+	}
+	return o, err
+}
+
+// newest returns what the leader has of an object on that subject, also what is left of a deleted one.
+func (b *Bucket) newest(ctx context.Context, subject string) (*jetstream.ObjectInfo, error) {
+	m, err := natsstream.Newest(ctx, b.js, "OBJ_"+bucketName(b.stream), subject)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return nil, jetstream.ErrObjectNotFound
 	}
@@ -252,25 +261,24 @@ func (b *Bucket) info(ctx context.Context, object string) (*jetstream.ObjectInfo
 	if err := json.Unmarshal(m.Data, &o); err != nil {
 		return nil, fmt.Errorf("%w: %w", jetstream.ErrBadObjectMeta, err)
 	}
-	if o.Deleted {
-		return nil, jetstream.ErrObjectNotFound
-	}
 	return &o, nil
 }
 
+func (b *Bucket) metaPrefix() string { return "$O." + bucketName(b.stream) + ".M." }
+
 func (b *Bucket) metaSubject(object string) string {
-	return "$O." + bucketName(b.stream) + ".M." + base64.URLEncoding.EncodeToString([]byte(object))
+	return b.metaPrefix() + base64.URLEncoding.EncodeToString([]byte(object))
 }
 
 func (b *Bucket) chunkSubject(nuid string) string { return "$O." + bucketName(b.stream) + ".C." + nuid }
 
-// chunks returns how many chunks there are of an object, or of each for ">".
-func (b *Bucket) chunks(ctx context.Context, nuid string) (map[string]uint64, error) {
+// subjects returns how many messages there are on each subject.
+func (b *Bucket) subjects(ctx context.Context, filter string) (map[string]uint64, error) {
 	s, err := b.js.Stream(ctx, "OBJ_"+bucketName(b.stream))
 	if err != nil {
 		return nil, err
 	}
-	info, err := s.Info(ctx, jetstream.WithSubjectFilter(b.chunkSubject(nuid)))
+	info, err := s.Info(ctx, jetstream.WithSubjectFilter(filter))
 	if err != nil {
 		return nil, err
 	}
@@ -291,36 +299,59 @@ func (s *spooled) Close() error {
 	return err
 }
 
-// objects returns the names of all objects.
-func (b *Bucket) objects(ctx context.Context) ([]string, error) {
-	list, err := b.os.List(ctx)
-	if errors.Is(err, jetstream.ErrNoObjectsFound) {
-		return nil, nil
+// objects returns all objects by their names, also what is left of deleted ones. The client lists what one
+// server of a cluster has, which may be behind: of what only the leader has it is asked.
+func (b *Bucket) objects(ctx context.Context) (map[string]*jetstream.ObjectInfo, error) {
+	list, err := b.os.List(ctx, jetstream.ListObjectsShowDeleted())
+	if err != nil && !errors.Is(err, jetstream.ErrNoObjectsFound) {
+		return nil, fmt.Errorf("snapshot: listing %s: %w", b, err)
 	}
+	all := make(map[string]*jetstream.ObjectInfo, len(list))
+	known := make(map[string]bool, len(list))
+	for _, o := range list {
+		all[o.Name], known[b.metaSubject(o.Name)] = o, true
+	}
+	subjects, err := b.subjects(ctx, b.metaPrefix()+">")
 	if err != nil {
 		return nil, fmt.Errorf("snapshot: listing %s: %w", b, err)
 	}
-	names := make([]string, len(list))
-	for i, o := range list {
-		names[i] = o.Name
+	for subject := range subjects {
+		if known[subject] {
+			continue
+		}
+		o, err := b.newest(ctx, subject)
+		if err == nil {
+			all[o.Name] = o
+		} else if !errors.Is(err, jetstream.ErrObjectNotFound) {
+			return nil, fmt.Errorf("snapshot: listing %s: %w", b, err)
+		}
 	}
-	return names, nil
+	return all, nil
 }
 
-// Delete implements Store.
+// Delete implements Store. Nothing is left of an object: the client would leave a mark, for ever.
 func (b *Bucket) Delete(ctx context.Context, name string) error {
 	all, err := b.objects(ctx)
 	if err != nil {
 		return err
 	}
 	for _, o := range all {
-		if n, _, ok := splitPart(o); o == name || ok && n == name {
-			if derr := b.os.Delete(ctx, o); derr != nil && !errors.Is(derr, jetstream.ErrObjectNotFound) {
-				err = errors.Join(err, fmt.Errorf("snapshot: deleting %s of %s: %w", o, b, derr))
-			}
+		if n, _, ok := splitPart(o.Name); o.Name == name || ok && n == name {
+			err = errors.Join(err, b.purge(ctx, b.metaSubject(o.Name)), b.purge(ctx, b.chunkSubject(o.NUID)))
 		}
 	}
 	return err
+}
+
+func (b *Bucket) purge(ctx context.Context, subject string) error {
+	s, err := b.js.Stream(ctx, "OBJ_"+bucketName(b.stream))
+	if err == nil {
+		err = s.Purge(ctx, jetstream.WithPurgeSubject(subject))
+	}
+	if err != nil {
+		return fmt.Errorf("snapshot: deleting of %s: %w", b, err)
+	}
+	return nil
 }
 
 // Names implements Store.
@@ -331,10 +362,14 @@ func (b *Bucket) Names(ctx context.Context) ([]string, error) {
 	}
 	var names []string
 	for _, o := range all {
-		if n, _, ok := splitPart(o); ok {
-			o = n
+		if o.Deleted {
+			continue
 		}
-		names = append(names, o)
+		if n, _, ok := splitPart(o.Name); ok {
+			names = append(names, n)
+		} else {
+			names = append(names, o.Name)
+		}
 	}
 	slices.Sort(names)
 	return slices.Compact(names), nil
@@ -379,31 +414,26 @@ func (b *Bucket) Replace(ctx context.Context, m Manifest, of Revision) error {
 	return fmt.Errorf("snapshot manifest: %w", err)
 }
 
-// Clean takes away chunks that no object has: what a process left that died
-// while it stored one. Only who may write calls it.
+// Clean takes away chunks that no object has, what a process left that died while it stored
+// one, and the marks of deleted objects. Only who may write calls it.
 func (b *Bucket) Clean(ctx context.Context) error {
-	list, err := b.os.List(ctx)
-	if err != nil && !errors.Is(err, jetstream.ErrNoObjectsFound) {
-		return fmt.Errorf("snapshot: listing %s: %w", b, err)
-	}
-	used := make(map[string]bool, len(list))
-	for _, o := range list {
-		used[o.NUID] = true
-	}
-	s, err := b.js.Stream(ctx, "OBJ_"+bucketName(b.stream))
+	chunks, err := b.subjects(ctx, b.chunkSubject(">"))
 	if err != nil {
 		return fmt.Errorf("snapshot: %s: %w", b, err)
 	}
-	chunks, err := b.chunks(ctx, ">")
+	all, err := b.objects(ctx)
 	if err != nil {
-		return fmt.Errorf("snapshot: %s: %w", b, err)
+		return err
+	}
+	for _, o := range all {
+		if o.Deleted {
+			err = errors.Join(err, b.purge(ctx, b.metaSubject(o.Name)))
+		} else {
+			delete(chunks, b.chunkSubject(o.NUID))
+		}
 	}
 	for subject := range chunks {
-		if !used[strings.TrimPrefix(subject, b.chunkSubject(""))] {
-			if perr := s.Purge(ctx, jetstream.WithPurgeSubject(subject)); perr != nil {
-				err = errors.Join(err, fmt.Errorf("snapshot: %s: %w", b, perr))
-			}
-		}
+		err = errors.Join(err, b.purge(ctx, subject))
 	}
 	return err
 }

@@ -291,3 +291,47 @@ func TestLostChunksAreNoticed(t *testing.T) {
 		}
 	})
 }
+
+// A snapshot that is deleted leaves nothing: years of them would all be listed with each new one. What earlier
+// versions left of theirs goes, too.
+func TestNothingIsLeftOfDeletedSnapshots(t *testing.T) {
+	both(t, func(t *testing.T, s Store, _ func() Store) {
+		b, ok := s.(*Bucket)
+		if !ok {
+			return
+		}
+		ctx := deadline(t)
+		for i := range uint64(2) {
+			if err := put(ctx, s, Name(1, 1+i), content(1, 250_000)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := b.os.Delete(ctx, partName(Name(1, 1), 1)); err != nil { // as they did
+			t.Fatal(err)
+		}
+		for i := range uint64(2) {
+			if err := s.Delete(ctx, Name(1, 1+i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := put(ctx, s, Name(1, 3), content(1, 10)); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.os.Delete(ctx, partName(Name(1, 3), 0)); err != nil {
+			t.Fatal(err)
+		}
+		if names, err := s.Names(ctx); err != nil || len(names) != 0 {
+			t.Errorf("it lists %q, %v", names, err)
+		}
+		if err := b.Clean(ctx); err != nil {
+			t.Error(err)
+		}
+		st, err := b.js.Stream(ctx, "OBJ_"+bucketName(testStream))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := st.CachedInfo().State.Msgs; n != 0 {
+			t.Errorf("%d messages are left", n)
+		}
+	})
+}
