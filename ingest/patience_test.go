@@ -1,13 +1,20 @@
 package ingest
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 )
 
@@ -148,4 +155,58 @@ func TestAReaderWaitsForTheConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.converged(r)
+}
+
+// What made a reader patient is over once messages come, or the server answers that it cannot: what is asked of a
+// cluster as it gets its quorum back may be lost, and would be waited for.
+func TestPatienceEnds(t *testing.T) {
+	is := requestWait
+	for _, step := range []struct {
+		err     error
+		brought bool
+		want    time.Duration
+	}{
+		{fmt.Errorf("consumer: %w", context.DeadlineExceeded), false, 2 * requestWait},
+		{jetstream.ErrNoHeartbeat, false, 4 * requestWait},
+		{errors.New("anything else"), false, 4 * requestWait},
+		{fmt.Errorf("stream: %w", &jetstream.APIError{Code: 503}), false, requestWait},
+		{nats.ErrTimeout, false, 2 * requestWait},
+		{nats.ErrTimeout, true, requestWait},
+	} {
+		if is = nextPatience(is, requestWait, step.err, step.brought); is != step.want {
+			t.Errorf("%v after %v, want %v", is, step.err, step.want)
+		}
+	}
+	for range 10 {
+		is = nextPatience(is, requestWait, nats.ErrTimeout, false)
+	}
+	if is != mostPatience {
+		t.Errorf("%v at most, want %v", is, mostPatience)
+	}
+}
+
+// What lasts is not said again and again: a cluster may be without a quorum for hours, with many streams.
+func TestWhyReadingBeginsAgainIsSaidNowAndThen(t *testing.T) {
+	n := newNATSBench(t, startBroker(t, t.TempDir()).Conn())
+	n.fleet(1, 10, nil)
+	r := &replica{metrics: metrics.NewSet(), asked: &asked{}}
+	r.set, _ = newIndex(t, 2)
+	cfg := n.config("one", r, nil)
+	var log waittest.Log
+	cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+	var err error
+	if r.Ingest, err = Open(deadline(t), cfg); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	n.converged(r)
+	if err := n.js.DeleteStream(deadline(t), stream.Name("default", testSpace)); err != nil {
+		t.Fatal(err)
+	}
+	waittest.For(t, "reading has begun again for more than a second", func() bool {
+		return r.counter(`kvatlas_ingest_reader_resets_total{reason="stream_gone"}`) > 6
+	})
+	if lines := strings.Count(log.String(), "stream not found"); lines != 1 {
+		t.Errorf("it is said %d times:\n%s", lines, log.String())
+	}
 }

@@ -220,8 +220,7 @@ func (r *reader) failed(err error) {
 // serverAway reports whether a session ended because there is nothing to read
 // from at the moment: that the index is as of before is all that can be said.
 func serverAway(nc *nats.Conn, err error) bool {
-	var api *jetstream.APIError
-	if errors.As(err, &api) && api.Code == 503 { // no quorum, or still starting
+	if unavailable(err) {
 		return true
 	}
 	for _, e := range []error{
@@ -232,6 +231,12 @@ func serverAway(nc *nats.Conn, err error) bool {
 		}
 	}
 	return !nc.IsConnected()
+}
+
+// unavailable reports whether the server answered that it cannot answer: without a quorum, or still starting.
+func unavailable(err error) bool {
+	var api *jetstream.APIError
+	return errors.As(err, &api) && api.Code == 503
 }
 
 // opened notes that there is something to read from.

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
 )
 
 const (
@@ -23,6 +24,7 @@ const (
 	ackEvery     = 200 * time.Millisecond
 	requestWait  = 5 * time.Second
 	mostPatience = 12 * requestWait
+	sayEvery     = 10 * time.Second // for each reason: without a quorum all streams begin again each second, for hours
 
 	leastHeartbeat = 500 * time.Millisecond // that a server accepts
 )
@@ -103,7 +105,7 @@ func (r *reader) begin(start Start) {
 func (r *reader) run(ctx context.Context) {
 	var running sync.WaitGroup
 	running.Go(func() { r.acknowledge(ctx) })
-	var logged time.Time
+	limited := obs.NewLimited(r.cfg.Log, sayEvery, nil)
 	backoff := 50 * time.Millisecond
 	for {
 		before := r.messages
@@ -111,24 +113,22 @@ func (r *reader) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			break
 		}
-		r.m.reset(resetReason(err))
+		reason := resetReason(err)
+		r.m.reset(reason)
 		r.failed(err)
-		if now := time.Now(); now.Sub(logged) > time.Second && !r.forgotten(now) {
-			logged = now
+		if !r.forgotten(time.Now()) {
 			level := slog.LevelWarn
 			if errors.Is(err, errReloaded) { // as a replica starts that another had a snapshot for
 				level = slog.LevelInfo
 			}
-			r.cfg.Log.Log(ctx, level, "reading begins again", "stream", r.name, "after", r.next-1, "error", err)
+			limited.Log(level, reason, "reading begins again", slog.String("stream", r.name), slog.Uint64("after", r.next-1), slog.Any("error", err))
 		}
 		// A session that brought messages was not in vain, however it ended: only those
 		// that fail again and again at the same place wait longer.
-		switch {
-		case r.messages > before:
-			backoff, r.patience = 50*time.Millisecond, r.cfg.patience
-		case late(err): // to begin all of it again is more work for the server
-			r.patience = min(2*r.patience, mostPatience)
+		if r.messages > before {
+			backoff = 50 * time.Millisecond
 		}
+		r.patience = nextPatience(r.patience, r.cfg.patience, err, r.messages > before)
 		select {
 		case <-time.After(backoff/2 + rand.N(backoff/2)):
 		case <-ctx.Done():
@@ -155,6 +155,19 @@ func (r *reader) awaitConnection(ctx context.Context) {
 	case <-connected:
 	case <-ctx.Done():
 	}
+}
+
+// nextPatience returns how long the server is waited for in the next session. To begin all of it again is more work
+// for one that is late; one that says at once that it cannot is not, and requests that it lost would be
+// waited for when it can again.
+func nextPatience(is, least time.Duration, err error, brought bool) time.Duration {
+	switch {
+	case brought || unavailable(err):
+		return least
+	case late(err):
+		return min(2*is, mostPatience)
+	}
+	return is
 }
 
 // late reports whether a session ended because an answer did not come in time.

@@ -237,6 +237,18 @@ func TestAnAnnouncementIsWrittenOnReconnect(t *testing.T) {
 	waittest.For(t, "another heartbeat", func() bool { return revision() > before })
 }
 
+// What lasts is not said again and again: a cluster may be without a quorum for hours.
+func TestWhyWatchingBeginsAgainIsSaidNowAndThen(t *testing.T) {
+	b := startBroker(t, t.TempDir())
+	var log waittest.Log
+	r := openRegistry(t, b, "one", func(cfg *Config) { cfg.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+	b.Conn().Close()
+	waittest.For(t, "the watch has begun again and again", func() bool { return r.m.sessions.Get() > 5 })
+	if lines := strings.Count(log.String(), "connection closed"); lines == 0 || lines > 2 { // of what was under way, and since
+		t.Errorf("it is said %d times:\n%s", lines, log.String())
+	}
+}
+
 // A server that comes back without its data: the living write themselves in
 // again, the dead are lost by their lease.
 func TestAnEmptyServerLosesNobodyWhoLives(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/program/reload"
 )
 
@@ -224,8 +225,12 @@ func (r *Registry) logEvent(e Event) {
 	}
 }
 
+// sayEvery is how often it is said why watching begins again: without a quorum it does each two seconds, for hours.
+const sayEvery = 10 * time.Second
+
 // run watches until ctx ends, beginning again after every failure.
 func (r *Registry) run(ctx context.Context) {
+	limited := obs.NewLimited(r.cfg.Log, sayEvery, nil)
 	backoff := r.cfg.Beat / 20
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -234,7 +239,7 @@ func (r *Registry) run(ctx context.Context) {
 			return
 		}
 		r.m.sessions.Inc()
-		r.cfg.Log.Warn("watching the registry begins again", "error", err)
+		limited.Warn(err.Error(), "watching the registry begins again", slog.Any("error", err))
 		if time.Since(began) > 10*r.cfg.Beat {
 			backoff = r.cfg.Beat / 20
 		}
