@@ -270,6 +270,15 @@ func (r *Replica) Silent() string {
 	return ""
 }
 
+// cutOff says that the registry is not heard at the moment, as without a connection, or of a cluster
+// without a quorum; "" if it is.
+func (r *Replica) cutOff() string {
+	if reg := r.registry.Load(); reg != nil && !reg.Connected() {
+		return "this replica's beats do not come back from NATS: who came, left or was lost since is not known, and no lease is judged"
+	}
+	return ""
+}
+
 // Progress says how far the start is.
 func (r *Replica) Progress() startup.Report {
 	report := r.starting.Report()

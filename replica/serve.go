@@ -33,6 +33,7 @@ func (r *Replica) serve(cfg query.Config, access *secure.Access, behind func() s
 		Index: query.Shards{Set: r.set}, Registry: r.registered, Streams: r.streams, At: r.at, Access: access, Log: r.log,
 		Metrics: r.cfg.Metrics, Tracer: r.cfg.Tracer, Progress: r.Progress,
 		Checks: append(checks, edge.Check{Name: "memory", Reason: r.full, Note: true}, edge.Check{Name: "streams", Reason: r.refused, Note: true},
+			edge.Check{Name: "registry", Reason: r.cutOff, Note: true},
 			edge.Check{Name: "shares", Reason: r.Away, Note: true}, edge.Check{Name: "workers", Reason: r.doubtful, Note: true},
 			edge.Check{Name: "workers_file", Reason: r.unlisted, Note: true}),
 	})

@@ -41,3 +41,14 @@ func TestWhatIsKnownGrowsStaleWithoutNATS(t *testing.T) {
 	})
 	shows(200, "following")
 }
+
+// A connection that is lost shows before what is known counts as stale, and keeps nobody from asking.
+func TestALostConnectionShowsBeforeWhatIsKnownIsStale(t *testing.T) {
+	s := newServed(t)
+	p := start(t, "--data-dir", s.dir, "--no-snapshots", "--registry-beat=100ms")
+	p.answers("GET", "/readyz?verbose", "", 200, `{"name":"registry","ok":true}`)
+	s.stopped(func() {
+		p.answers("GET", "/readyz?verbose", "", 200, `{"name":"registry","ok":false,"reason":"this replica's beats do not come back from NATS`)
+	})
+	p.answers("GET", "/readyz?verbose", "", 200, `{"name":"registry","ok":true}`)
+}
