@@ -45,8 +45,8 @@ const (
 	chunkSize   = 128 << 10
 	// partWait bounds one part's way. Without a deadline the client gives an
 	// object five seconds.
-	partWait = 2 * time.Minute
-	lagWait  = 50 * time.Millisecond // for a server that is behind
+	partWait   = 2 * time.Minute
+	pullChunks = 64 // asked for at a time
 )
 
 // KVName returns the name of the namespace's key-value bucket of manifests and
@@ -202,41 +202,53 @@ func (b *Bucket) getParts(ctx context.Context, name string, w io.Writer) error {
 	}
 }
 
+// getPart reads as many chunks as the leader says that there are: the client takes what the server of a cluster
+// has that it asks, which may be behind, for all of them.
 func (b *Bucket) getPart(ctx context.Context, object string, w io.Writer) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, partWait)
 	defer cancel()
-	for {
-		if err := b.whole(ctx, object); err != nil {
-			return 0, err
+	o, err := b.whole(ctx, object)
+	if err != nil || o.Chunks == 0 {
+		return 0, err
+	}
+	c, err := b.js.OrderedConsumer(ctx, "OBJ_"+bucketName(b.stream), jetstream.OrderedConsumerConfig{FilterSubjects: []string{b.chunkSubject(o.NUID)}})
+	if err != nil {
+		return 0, err
+	}
+	it, err := c.Messages(jetstream.PullMaxMessages(pullChunks))
+	if err != nil {
+		return 0, err
+	}
+	defer it.Stop()
+	var n int64
+	for range o.Chunks {
+		m, err := it.Next(jetstream.NextContext(ctx))
+		if err != nil {
+			return n, err
 		}
-		r, err := b.os.Get(ctx, object)
-		if err == nil {
-			n, err := io.Copy(w, r)
-			return n, errors.Join(err, r.Close(), r.Error())
-		}
-		if !errors.Is(err, jetstream.ErrObjectNotFound) {
-			return 0, err
-		}
-		select { // the server of a cluster that was asked is behind the leader
-		case <-time.After(lagWait):
-		case <-ctx.Done():
-			return 0, ctx.Err()
+		written, err := w.Write(m.Data())
+		if n += int64(written); err != nil {
+			return n, err
 		}
 	}
+	if uint64(n) != o.Size { //nolint:gosec // not negative
+		return n, fmt.Errorf("%w: it has %d of %d bytes", ErrLost, n, o.Size)
+	}
+	return n, nil
 }
 
 // whole refuses an object of which the server has lost chunks: the client would
 // wait for them until its time is over.
-func (b *Bucket) whole(ctx context.Context, object string) error {
+func (b *Bucket) whole(ctx context.Context, object string) (*jetstream.ObjectInfo, error) {
 	o, err := b.info(ctx, object)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	chunks, err := b.subjects(ctx, b.chunkSubject(o.NUID))
 	if have := chunks[b.chunkSubject(o.NUID)]; err == nil && have != uint64(o.Chunks) {
 		err = fmt.Errorf("%w: it has %d of %d chunks", ErrLost, have, o.Chunks)
 	}
-	return err
+	return o, err
 }
 
 // info returns what the leader has of an object.
