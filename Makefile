@@ -20,25 +20,25 @@ PACKAGES  := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 # -s -w: without what debuggers read a test is linked in half of the time.
 TESTFLAGS := -trimpath -ldflags='-s -w' -shuffle=on -timeout=14m -p=$(PACKAGES)
 # Those that take longest begin first, or the others' processors wait for them at the end.
-LONGEST   := ./ingest ./internal/router/proxy ./shard ./core ./cmd/kvrouter ./snapshot/keeper ./registry ./publish ./route ./query ./cmd/kvbench
+LONGEST   := ./ingest ./internal/router/proxy ./shard ./core ./cmd/kvrouter ./snapshot/keeper ./registry ./publish ./route ./query
 # The race detector needs cgo and a C compiler; without them the tests run
 # without it and say so.
 RACE      := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
 # A program under it sleeps for a second before it ends, which a hundred test binaries need not.
 export GORACE ?= atexit_sleep_ms=50
-# What the race detector sees little or nothing of runs without it: whole packages, as their tests' programs are built
-# without it (e2e), are all in kvrouter as well (kvindexer), or nothing in them shares anything; and what one goroutine does and
+# What the race detector sees little or nothing of runs without it: whole packages, as they measure, imitate or ask, share
+# nothing, or test programs that are built without it (e2e) or are all in kvrouter as well (kvindexer); and what one goroutine does and
 # takes ten times as long under it: the histories of core, shard and ingest, and whatever test calls racetest.Without,
 # racetest.Few or coretest.Seeds. make race and make nightly run everything under it.
-UNRACED   := internal/testing/e2e cmd/kvindexer core/coretest core/groups bench/corpus bench/lab bench/mock bench/trace bench/workload \
-	chat chat/api chat/jinja deploy event event/engine internal/doctor internal/lint internal/modelfiles internal/program/reference \
-	internal/testing/doctest internal/testing/faults internal/wire/jsonscan internal/wire/msgpack route/breaker route/chains route/load snapshot/dump
+UNRACED   := internal/testing/... cmd/kvindexer cmd/kvbench cmd/kvctl cmd/kvmocker bench/... chat/... core/coretest core/groups deploy event/... \
+	internal/console internal/doctor/... internal/lint internal/modelfiles internal/program/reference internal/wire/... \
+	route/breaker route/chains route/load snapshot/dump
 WHOLLY    := $(UNRACED) core shard
-ONEOF      = $(subst $() ,|,$(strip $(1)))
+ONEOF      = $(subst $() ,|,$(strip $(subst /...,(/.*)?,$(1))))
 CALLS      = (racetest[.](Without|Few)|coretest[.]Seeds)[(]
 WITHOUT    = files=$$(grep -rlE --include='*_test.go' '$(CALLS)' $(sort $(wildcard */)) | grep -vE '^($(call ONEOF,$(WHOLLY)))/[^/]*$$') && \
 	tests=$$(awk -F '[ (]' '/^func Test/ {name = $$2} /$(CALLS)/ {print name}' $$files | sort -u | paste -s -d '|' -) && \
-	CGO_ENABLED=0 $(GO) test -vet=off $(TESTFLAGS) $(WHOLLY:%=./%) && \
+	CGO_ENABLED=0 $(GO) test -vet=off $(TESTFLAGS) ./internal/testing/e2e $(WHOLLY:%=./%) && \
 	CGO_ENABLED=0 $(GO) test -vet=off $(TESTFLAGS) -run "EndsEqual|Stale|AreBounded|^($$tests)$$" ./ingest $$(dirname $$files | sort -u | sed 's,^,./,')
 # Everything is compiled twice, for the race detector and for the programs that tests run
 # (without cgo, as they are released), and those are linked once for all packages.

@@ -84,6 +84,9 @@ func interrupted() (core.Index, func([]uint64, *core.Matches, func())) {
 	return x, x.FindInterrupted
 }
 
-func TestLevelsOfDifferentMoments(t *testing.T) { coretest.RunInterrupted(t, interrupted) }
+func TestLevelsOfDifferentMoments(t *testing.T) {
+	racetest.Without(t, "one goroutine does all, in turns")
+	coretest.RunInterrupted(t, interrupted)
+}
 
 func FuzzLevelsOfDifferentMoments(f *testing.F) { coretest.FuzzInterrupted(f, interrupted) }

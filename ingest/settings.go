@@ -21,7 +21,7 @@ func (s *Settings) Declare(set *conf.Set) {
 	set.Duration(&s.Lease, "conflict-lease", defaultLease, `Where two processes publish as one worker, for how long one of them must be
 		silent before the other one is followed; until then the index holds nothing of the worker. Give more than publishers'
 		time between heartbeats.`, conf.Between(100*time.Millisecond, time.Hour))
-	set.Duration(&s.StaleAfter, "stale-after", defaultStaleAfter, `After how long without a word of NATS what is known counts as stale: of all
+	set.Duration(&s.StaleAfter, "stale-after", defaultStaleAfter, `After how long without a word of NATS what is known counts as stale, until what came meanwhile is applied: of all
 		workers, in answers, metrics and choices. kvindexer is not ready then; kvrouter is, as it chooses by load all the same. Three times
 		--discover-every where that is longer.`, conf.Between(100*time.Millisecond, 365*24*time.Hour))
 	set.Duration(&s.DeleteStream, "delete-streams-after", 0, `Delete the stream of a space that is empty, and into which nothing was

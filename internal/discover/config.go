@@ -72,7 +72,7 @@ func (c *Config) Declare(set *conf.Set) {
 	set.Group("Engines")
 	set.String(&c.Model, "model", "", "Name of the model. Of pods whose annotation kvatlas/model does not name one. Empty: their engine is asked (/v1/models).")
 	set.Int(&c.BlockSize, "block-size", 0, `Tokens of a block. Of pods without the annotation kvatlas/block-size. 0: their engine is asked (vLLM's
-		/metrics, SGLang's /get_server_info).`, conf.Between(0, blockhash.MaxBlockSize))
+		/metrics, SGLang's /server_info).`, conf.Between(0, blockhash.MaxBlockSize))
 	set.String(&c.Group, "group", "", "Routing group or tenant. Of pods without the annotation kvatlas/group.")
 	set.Int(&c.HTTPPort, "engine-http-port", 8000, "Port of the engines' OpenAI endpoints; with --pool it is the pool's.", conf.Between(1, 65535))
 	set.Bool(&c.HTTPS, "engine-https", false, "The engines' endpoints speak TLS.")
