@@ -69,12 +69,14 @@ func scraped(t *testing.T) map[string]map[string][]string {
 	if code := mocker.wait(); code != 0 {
 		t.Fatalf("kvmocker: %d", code)
 	}
-	router := start(t, "kvrouter", append(common, "--http-listen=127.0.0.1:0", "--address-file="+addressOf("r"), "--discover-every=20ms")...)
+	router := start(t, "kvrouter", append(common, "--http-listen=127.0.0.1:0", "--address-file="+addressOf("r"), "--discover-every=20ms", "--picker-listen=127.0.0.1:0")...)
 	publisher := start(t, "kvpublisher", append(common, "--admin-listen=127.0.0.1:0", "--address-file="+addressOf("p"), "--socket="+socketPath(t), "--worker=1", "--model=m", "--state-dir=none")...)
+	pods := start(t, "kvpods", "--log-format=json", "--admin-listen=127.0.0.1:0", "--address-file="+addressOf("k"), "--kube-api=http://127.0.0.1:1", "--kube-namespace=n", "--selector=a=b", "--name=n", "--register-at="+url)
 	for name, p := range map[string]struct {
 		*process
 		url, part string
 	}{
+		"kvpods":      {pods, pods.address(addressOf("k")), "kvatlas_discover_endpoints{"},
 		"kvindexer":   {indexer, url, `kvatlas_index_blocks{model="mock"`},
 		"kvrouter":    {router, ready(router, "r"), "kvatlas_ingest_lag_seconds{"},
 		"kvpublisher": {publisher, publisher.address(addressOf("p")), "kvatlas_publish_messages_total"},
@@ -92,7 +94,7 @@ func scraped(t *testing.T) map[string]map[string][]string {
 	for name, text := range texts {
 		all[name] = families(t, name, text)
 	}
-	for _, p := range []*process{publisher, router, indexer} {
+	for _, p := range []*process{pods, publisher, router, indexer} {
 		if code := p.stop(); code != 0 {
 			t.Errorf("%v: exit code %d", p.cmd.Args, code)
 		}
