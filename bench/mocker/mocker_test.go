@@ -256,10 +256,17 @@ func TestWaitKeepsPublishersUntilTheEnd(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var b fakeBroker
 		done := make(chan error)
-		go func() { done <- Run(ctx, settings(t, smallFlags("--at-end=wait")...), b.broker(), os.Stdout) }()
+		record := filepath.Join(t.TempDir(), "events")
+		go func() {
+			done <- Run(ctx, settings(t, smallFlags("--at-end=wait", "--events-out="+record)...), b.broker(), os.Stdout)
+		}()
 		synctest.Wait()
 		if b.open != 3 || b.flushed != 3 {
 			t.Errorf("%d publishers open, %d flushed", b.open, b.flushed)
+		}
+		recorded := 0
+		if err := ReadRecord(record, func(*event.Batch) error { recorded++; return nil }); err != nil || recorded != len(b.all) {
+			t.Errorf("%d events of %d are recorded, %v", recorded, len(b.all), err)
 		}
 		cancel()
 		if err := <-done; err != nil || b.open != 0 {

@@ -48,11 +48,15 @@ func (r *recorder) add(worker, id uint64, ev *event.Event) error {
 	return nil
 }
 
-func (r *recorder) close() error {
-	if err := errors.Join(r.w.Flush(), r.file.Close()); err != nil {
+func (r *recorder) flush() error {
+	if err := r.w.Flush(); err != nil {
 		return fmt.Errorf("record the events: %w", err)
 	}
 	return nil
+}
+
+func (r *recorder) close() error {
+	return errors.Join(r.flush(), r.file.Close())
 }
 
 // ReadRecord calls f for each event recorded in a file of --events-out, as a

@@ -99,6 +99,9 @@ func Run(ctx context.Context, cfg *Config, broker Broker, out *os.File) (err err
 	for i := 0; i < len(r.pubs) && err == nil; i++ {
 		err = r.pubs[i].Flush(ctx)
 	}
+	if err == nil && r.record != nil { // whole while the workers live, for who compares what is known of them
+		err = r.record.flush()
+	}
 	if err == nil && cfg.AtEnd == EndWait {
 		r.counts.idle.Store(true)
 		<-ctx.Done()
