@@ -12,6 +12,8 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
+	"github.com/kvatlas/kvatlas/internal/testing/waittest"
+	"github.com/kvatlas/kvatlas/snapshot/store"
 )
 
 // deaf is a way on which a server gets nothing any more, once it is told to.
@@ -60,6 +62,28 @@ func TestTheLastSnapshotDoesNotWaitForAServerThatIsGone(t *testing.T) {
 	err := n.keeper.Newest()[stream.Name("default", testSpace)].Err
 	if !errors.Is(err, errAway) || !errors.Is(err, context.Canceled) { // the request was given up, and did not end by its own time
 		t.Error(err)
+	}
+}
+
+// Buckets that were deleted since the last snapshot are made again for the one at the end.
+func TestTheLastSnapshotWithoutItsBuckets(t *testing.T) {
+	w := newWorld(t, "")
+	n := w.start("a", func(c *Config) { c.Threshold = 20 })
+	w.publish(30)
+	n.equal()
+	name := stream.Name("default", testSpace)
+	waittest.For(t, "a snapshot", func() bool { return n.keeper.Newest()[name].Name != "" })
+	n.keeper.cancel() // the end is what looks next
+	<-n.keeper.done
+	w.publish(10)
+	n.equal()
+	if err := w.js.DeleteKeyValue(t.Context(), store.KVName("default")); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	n.stop()
+	if newest := n.keeper.Newest()[name]; newest.Err != nil || newest.Written.Before(began) {
+		t.Errorf("%+v", newest)
 	}
 }
 

@@ -272,14 +272,11 @@ func (k *Keeper) lookAt(ctx context.Context, s ingest.StreamStatus, last bool) {
 	if now := time.Now(); !last && now.Before(st.retry) {
 		return
 	}
-	err := k.openLocked(ctx, st, s.Stream)
-	if err == nil {
-		err = k.takeDue(ctx, st, s, last)
-		// Whoever was held up for longer than a lease has lost it. At the end
-		// there is no later look to do better.
-		for tries := 1; last && tries < 3 && errors.Is(err, ErrLeaseLost) && ctx.Err() == nil; tries++ {
-			err = k.takeDue(ctx, st, s, last)
-		}
+	err := k.tryLocked(ctx, st, s, last)
+	// Whoever was held up for longer than a lease has lost it, and buckets that are gone are made again. At
+	// the end there is no later look to do better.
+	for tries := 1; last && tries < 3 && (errors.Is(err, ErrLeaseLost) || isGone(err)) && ctx.Err() == nil; tries++ {
+		err = k.tryLocked(ctx, st, s, last)
 	}
 	switch {
 	case err == nil:
@@ -293,13 +290,24 @@ func (k *Keeper) lookAt(ctx context.Context, s ingest.StreamStatus, last bool) {
 		k.m.failed(reason(err))
 		k.cfg.Log.Warn("no snapshot was taken", "stream", s.Stream, "error", err)
 		st.failing++
-		st.newestRead = false
-		if isGone(err) {
-			k.kv, st.store = nil, nil // to be made again
-		}
 		k.newest.Store(s.Stream, Newest{Entry: st.newest, At: time.Now(), Err: err})
 		st.retry = time.Now().Add(min(k.cfg.Check<<min(st.failing, 6), time.Minute))
 	}
+}
+
+// tryLocked is one try of lookAt. One in vain begins anew with the next.
+func (k *Keeper) tryLocked(ctx context.Context, st *streamState, s ingest.StreamStatus, last bool) error {
+	err := k.openLocked(ctx, st, s.Stream)
+	if err == nil {
+		err = k.takeDue(ctx, st, s, last)
+	}
+	if err != nil {
+		st.newestRead = false
+	}
+	if isGone(err) {
+		k.kv, st.store = nil, nil // to be made again
+	}
+	return err
 }
 
 // isGone reports whether the buckets may not be there any more: the server has lost its data.
