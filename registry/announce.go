@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 )
 
@@ -164,12 +165,12 @@ func (a *Announcement) Close(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
-		if !errors.Is(err, jetstream.ErrKeyRevisionMismatch) {
+		if !stream.IsConflict(err) {
 			return fmt.Errorf("registry: unregistering worker %d: %w", a.mu.worker.ID, err)
 		}
 		a.mu.revision = 0 // look again
 	}
-	return fmt.Errorf("registry: unregistering worker %d: its key keeps changing", a.mu.worker.ID)
+	return fmt.Errorf("registry: unregistering worker %d: %w", a.mu.worker.ID, errChanging)
 }
 
 // beat writes heartbeats until ctx ends.
@@ -198,9 +199,9 @@ func (a *Announcement) beat(ctx context.Context) {
 		if failed := err != nil; failed != failing {
 			failing = failed
 			if failed {
-				a.cfg.Log.Warn("the worker's registration is not kept alive", "error", err)
+				a.cfg.Log.Warn("the worker's registration is not kept alive", "worker", a.Worker().ID, "error", err)
 			} else {
-				a.cfg.Log.Info("the worker's registration is kept alive again")
+				a.cfg.Log.Info("the worker's registration is kept alive again", "worker", a.Worker().ID)
 			}
 		}
 	}
@@ -214,15 +215,20 @@ func (a *Announcement) writeLocked(ctx context.Context, takeOver bool) (err erro
 	if err != nil {
 		return err
 	}
-	for range 4 {
+	var why error
+	for range attempts {
 		revision, err := a.putLocked(ctx, value)
 		switch {
 		case err == nil:
 			a.mu.revision, a.mu.rival = revision, 0
 			return nil
-		case errors.Is(err, jetstream.ErrKeyRevisionMismatch), errors.Is(err, jetstream.ErrKeyExists):
-			// Written by another, or by us without our knowing, or gone.
+		case stream.IsConflict(err):
+			// Written by another, or by us without our knowing, or gone; or a write of ours stays unfinished.
+			was := a.mu.revision
 			ours, err := a.lookLocked(ctx)
+			if why = errChanging; was == a.mu.revision {
+				why = fmt.Errorf("its key is being written and stays as it was: %s", noQuorum)
+			}
 			if err != nil {
 				return err
 			}
@@ -233,7 +239,8 @@ func (a *Announcement) writeLocked(ctx context.Context, takeOver bool) (err erro
 				return err
 			}
 		case errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, nats.ErrNoResponders):
-			// The server has lost the bucket, or is not ready yet.
+			// The server has lost the bucket, or is not ready yet, or nobody leads it.
+			why = fmt.Errorf("bucket %s is there and takes nothing: %s: %w", BucketName(a.cfg.Namespace), noQuorum, err)
 			b, openErr := OpenBucket(ctx, a.cfg.Conn, a.cfg.Namespace, a.cfg.Bucket)
 			if openErr != nil {
 				return openErr
@@ -243,8 +250,11 @@ func (a *Announcement) writeLocked(ctx context.Context, takeOver bool) (err erro
 			return fmt.Errorf("registry: announcing worker %d: %w", a.mu.worker.ID, err)
 		}
 	}
-	return fmt.Errorf("registry: announcing worker %d: its key keeps changing", a.mu.worker.ID)
+	return fmt.Errorf("registry: announcing worker %d: %w", a.mu.worker.ID, why)
 }
+
+// noQuorum is what to look at where a bucket can be read and not written.
+const noQuorum = "see that most servers of the NATS cluster run and reach each other"
 
 func (a *Announcement) putLocked(ctx context.Context, value []byte) (uint64, error) {
 	if a.mu.revision == 0 {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kvatlas/kvatlas/event"
@@ -235,6 +236,52 @@ func TestAnAnnouncementIsWrittenOnReconnect(t *testing.T) {
 	r.stop()
 	r.start()
 	waittest.For(t, "another heartbeat", func() bool { return revision() > before })
+}
+
+// In a cluster without a quorum it is said what there is to look at, and not that the key changes.
+func TestABucketThatTakesNothing(t *testing.T) {
+	b := startBroker(t, t.TempDir())
+	a := announce(t, b, testWorker(1))
+	a.Stop()
+	js, err := jetstream.New(b.Conn())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := js.Stream(deadline(t), "KV_"+BucketName("default"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := s.CachedInfo().Config
+	cfg.Subjects = []string{"elsewhere"} // so that nobody takes what is written
+	if _, err := js.UpdateStream(deadline(t), cfg); err != nil {
+		t.Fatal(err)
+	}
+	write := func() error {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.writeLocked(deadline(t), false)
+	}
+	if err := write(); err == nil || !strings.Contains(err.Error(), noQuorum) || !errors.Is(err, jetstream.ErrNoStreamResponse) {
+		t.Error(err)
+	}
+	sub, err := b.Conn().Subscribe("$KV."+BucketName("default")+".>", func(m *nats.Msg) { // as where a write is not finished
+		_ = m.Respond(fmt.Appendf(nil, `{"error":{"code":400,"err_code":%d}}`, jetstream.JSErrCodeStreamWrongLastSequenceConstant))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := write(); err == nil || !strings.Contains(err.Error(), noQuorum) || !strings.Contains(err.Error(), "stays as it was") {
+		t.Error(err)
+	}
+	if err := sub.Unsubscribe(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.UpdateStream(deadline(t), s.CachedInfo().Config); err != nil {
+		t.Fatal(err)
+	}
+	if err := write(); err != nil {
+		t.Error(err)
+	}
 }
 
 // What lasts is not said again and again: a cluster may be without a quorum for hours.

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/kvatlas/kvatlas/internal/nats/stream"
 )
 
 // Errors of what operators and HTTP clients ask for.
@@ -29,7 +31,7 @@ func (b *Bucket) Drain(ctx context.Context, worker uint64, by string) error {
 		return fmt.Errorf("registry: draining worker %d: %w", worker, err)
 	}
 	_, err = b.kv.Create(ctx, drainKey(worker), value)
-	if errors.Is(err, jetstream.ErrKeyExists) {
+	if stream.IsConflict(err) {
 		return fmt.Errorf("registry: worker %d is drained: %w", worker, ErrAlready)
 	}
 	if err != nil {
@@ -116,7 +118,7 @@ func (b *Bucket) addHTTP(ctx context.Context, w Worker) (revision uint64, repeat
 	}
 	for range attempts {
 		revision, err = b.kv.Create(ctx, key, value)
-		if !errors.Is(err, jetstream.ErrKeyExists) {
+		if !stream.IsConflict(err) {
 			break
 		}
 		var e jetstream.KeyValueEntry
@@ -133,7 +135,7 @@ func (b *Bucket) addHTTP(ctx context.Context, w Worker) (revision uint64, repeat
 		case old.Gone == nil:
 			return e.Revision(), true, nil
 		}
-		if revision, err = b.kv.Update(ctx, key, value, e.Revision()); !errors.Is(err, jetstream.ErrKeyRevisionMismatch) {
+		if revision, err = b.kv.Update(ctx, key, value, e.Revision()); !stream.IsConflict(err) {
 			break
 		}
 	}
@@ -163,7 +165,7 @@ func (b *Bucket) removeHTTP(ctx context.Context, targets []target) error {
 			defer func() { <-slots }()
 			key := httpKey(t.key, t.rank)
 			_, err := b.bury(ctx, key, &record{Worker: t.worker}, moments[t.key], t.revision)
-			if errors.Is(err, jetstream.ErrKeyRevisionMismatch) {
+			if stream.IsConflict(err) {
 				err = b.end(ctx, key)
 			}
 			if err != nil {

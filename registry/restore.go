@@ -3,11 +3,10 @@ package registry
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"maps"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
+	"github.com/kvatlas/kvatlas/internal/nats/stream"
 )
 
 // This file is how registrations over HTTP outlive a bucket that the server has lost, or
@@ -91,7 +90,7 @@ func (r *Registry) restore(ctx context.Context, b *Bucket) {
 		_, err := b.bury(request, key, o.record, b.moment(request, o.record.Key()), o.revision)
 		cancel()
 		switch {
-		case errors.Is(err, jetstream.ErrKeyRevisionMismatch): // another replica was faster, or it is registered anew
+		case stream.IsConflict(err): // another replica was faster, or it is registered anew
 		case err != nil:
 			return
 		default:
@@ -114,7 +113,7 @@ func (r *Registry) restore(ctx context.Context, b *Bucket) {
 		}
 		cancel()
 		switch {
-		case errors.Is(err, jetstream.ErrKeyExists), errors.Is(err, jetstream.ErrKeyRevisionMismatch):
+		case stream.IsConflict(err):
 		case err != nil:
 			return
 		default:

@@ -20,6 +20,8 @@ import (
 // attempts is how often a key is written that changes meanwhile.
 const attempts = 4
 
+var errChanging = errors.New("its key keeps changing")
+
 // end ends the registration under a key, if there is one: its tombstone takes
 // its place, unless the key changes again and again.
 func (b *Bucket) end(ctx context.Context, key string) error {
@@ -40,11 +42,11 @@ func (b *Bucket) end(ctx context.Context, key string) error {
 		default:
 			_, err = b.bury(ctx, key, r, b.moment(ctx, r.Worker.Key()), e.Revision())
 		}
-		if !errors.Is(err, jetstream.ErrKeyRevisionMismatch) {
+		if !stream.IsConflict(err) {
 			return err
 		}
 	}
-	return errors.New("its key keeps changing")
+	return errChanging
 }
 
 // bury puts the tombstone of a registration in its place, if that is of the

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/kvatlas/kvatlas/internal/nats/stream"
 )
 
 // ErrLeaseLost ends the work of a replica whose lease was not renewed in time.
@@ -54,18 +56,13 @@ func (l *lease) acquire(ctx context.Context) (rev uint64, ok bool, err error) {
 		}
 		rev, err = l.kv.Update(ctx, l.key, value, e.Revision())
 	}
-	if isConflict(err) {
+	if stream.IsConflict(err) {
 		return 0, false, nil // another was faster
 	}
 	if err != nil {
 		return 0, false, fmt.Errorf("snapshot lease: %w", err)
 	}
 	return rev, true, nil
-}
-
-func isConflict(err error) bool {
-	var api *jetstream.APIError
-	return errors.Is(err, jetstream.ErrKeyExists) || errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence
 }
 
 // hold renews the lease until release, and ends the context when it is lost.
@@ -99,7 +96,7 @@ func (l *lease) hold(ctx context.Context, rev uint64) (held context.Context, rel
 				}
 			}
 			stop()
-			if isConflict(err) || err != nil && time.Since(last) >= l.period {
+			if stream.IsConflict(err) || err != nil && time.Since(last) >= l.period {
 				cancel(ErrLeaseLost)
 				return
 			}

@@ -415,12 +415,10 @@ func (b *Bucket) Replace(ctx context.Context, m Manifest, of Revision) error {
 	} else {
 		_, err = b.kv.Update(ctx, b.manifestKey(), data, uint64(of))
 	}
-	var api *jetstream.APIError
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, jetstream.ErrKeyExists),
-		errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence:
+	case natsstream.IsConflict(err):
 		return ErrConflict
 	}
 	return fmt.Errorf("snapshot manifest: %w", err)
