@@ -8,7 +8,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strconv"
@@ -79,7 +78,10 @@ const (
 )
 
 // Bucket keeps files by their hashes in the object store of NATS.
-type Bucket struct{ os jetstream.ObjectStore }
+type Bucket struct {
+	os      jetstream.ObjectStore
+	objects stream.Objects
+}
 
 // BucketName returns the name of the namespace's bucket.
 func BucketName(namespace string) string { return "kvatlas_" + namespace + "_models" }
@@ -91,7 +93,7 @@ func OpenBucket(ctx context.Context, nc *nats.Conn, namespace string, replicas i
 		return nil, fmt.Errorf("models' files: %w", err)
 	}
 	name := BucketName(namespace)
-	b := new(Bucket)
+	b := &Bucket{objects: stream.NewObjects(js, name)}
 	b.os, err = js.ObjectStore(ctx, name)
 	if errors.Is(err, jetstream.ErrBucketNotFound) && create {
 		err = stream.Copies(ctx, nc, replicas, func(replicas int) error {
@@ -130,7 +132,8 @@ func (b *Bucket) Put(ctx context.Context, s Set) error {
 }
 
 // fresh reports whether all parts of a file are there, and will be for a while: an object of
-// other content under its name is put right.
+// other content under its name is put right. The client asks whichever server has a copy, for which
+// publishers have the permission: one that is behind costs a file that is put again.
 func (b *Bucket) fresh(ctx context.Context, hash string, data []byte) bool {
 	for n := 0; n*part < len(data) || n == 0; n++ {
 		sum := sha256.Sum256(data[n*part : min(len(data), (n+1)*part)])
@@ -175,14 +178,20 @@ func (b *Bucket) Get(ctx context.Context, list []File) (Set, error) {
 func (b *Bucket) getPart(ctx context.Context, name string, data []byte, most int64) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, partWait)
 	defer cancel()
-	r, err := b.os.Get(ctx, name)
-	if err != nil {
-		return nil, err
+	w := bounded{bytes.NewBuffer(data), most}
+	_, err := b.objects.Read(ctx, name, w)
+	return w.Bytes(), err
+}
+
+// bounded takes no more than most bytes.
+type bounded struct {
+	*bytes.Buffer
+	most int64
+}
+
+func (w bounded) Write(p []byte) (int, error) {
+	if int64(w.Len()+len(p)) > w.most {
+		return 0, fmt.Errorf("it has more than %d bytes", w.most)
 	}
-	buf := bytes.NewBuffer(data)
-	n, err := io.Copy(buf, io.LimitReader(r, most-int64(len(data))+1))
-	if err = errors.Join(err, r.Close()); err == nil && int64(len(data))+n > most {
-		err = fmt.Errorf("it has more than %d bytes", most)
-	}
-	return buf.Bytes(), err
+	return w.Buffer.Write(p)
 }

@@ -3,6 +3,7 @@ package modelfiles_test
 import (
 	"bytes"
 	"context"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kvatlas/kvatlas/internal/modelfiles"
+	"github.com/kvatlas/kvatlas/internal/nats/broker"
 	"github.com/kvatlas/kvatlas/internal/testing/natstest"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 )
@@ -89,6 +91,27 @@ func TestBucket(t *testing.T) {
 		t.Errorf("%v: files that nobody renews are kept for %v", err, info.TTL())
 	}
 	nats.Sufficed()
+}
+
+// What was put is there for a router at once, also where a server answers that is behind.
+func TestAServerThatIsBehind(t *testing.T) {
+	br, err := broker.Open(t.Context(), broker.Config{URL: broker.Embedded, DataDir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = br.Close() })
+	b, err := modelfiles.OpenBucket(t.Context(), br.Conn(), "default", 0, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	natstest.Behind(t, br.Conn(), "OBJ_"+modelfiles.BucketName("default"))
+	set := modelfiles.Set{"tokenizer.json": []byte(`{"x": 1}`)}
+	if err := b.Put(t.Context(), set); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := b.Get(t.Context(), set.Files()); err != nil || !maps.EqualFunc(got, set, bytes.Equal) {
+		t.Errorf("%d files, %v", len(got), err)
+	}
 }
 
 // Lists of files are bounded before anything is fetched.

@@ -7,38 +7,11 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kvatlas/kvatlas/internal/nats/broker"
+	"github.com/kvatlas/kvatlas/internal/testing/natstest"
 )
-
-// behind has what the client reads of a stream directly, from whichever server, answered by one that has nothing yet.
-func behind(t *testing.T, nc *nats.Conn, stream string) {
-	t.Helper()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := js.Stream(deadline(t), stream)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg := s.CachedInfo().Config
-	cfg.AllowDirect = false // of which who has looked at it before does not know
-	if _, err := js.UpdateStream(deadline(t), cfg); err != nil {
-		t.Fatal(err)
-	}
-	sub, err := nc.Subscribe("$JS.API.DIRECT.GET."+stream+".>", func(m *nats.Msg) {
-		nothing := nats.NewMsg(m.Reply)
-		nothing.Header.Set("Status", "404")
-		_ = m.RespondMsg(nothing)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = sub.Unsubscribe() })
-}
 
 // blind lists what a server has that has nothing yet.
 type blind struct{ jetstream.ObjectStore }
@@ -60,8 +33,8 @@ func TestAServerThatIsBehind(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	behind(t, br.Conn(), "OBJ_"+bucketName(testStream))
-	behind(t, br.Conn(), "KV_"+KVName("default"))
+	natstest.Behind(t, br.Conn(), "OBJ_"+bucketName(testStream))
+	natstest.Behind(t, br.Conn(), "KV_"+KVName("default"))
 	fence, err := Claim(ctx, s, "one", nil)
 	if err != nil {
 		t.Fatal(err)

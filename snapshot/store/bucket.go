@@ -2,8 +2,6 @@ package store
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -26,11 +24,12 @@ import (
 // object by sending all of its chunks at once, however many the server has not
 // stored yet (nats.go 1.55, jetstream/object.go), so a part bounds that.
 type Bucket struct {
-	js     jetstream.JetStream
-	stream string
-	cfg    BucketConfig
-	kv     jetstream.KeyValue
-	os     jetstream.ObjectStore
+	js      jetstream.JetStream
+	stream  string
+	cfg     BucketConfig
+	kv      jetstream.KeyValue
+	os      jetstream.ObjectStore
+	objects natsstream.Objects
 }
 
 // BucketConfig holds the settings of a Bucket. The zero value is ready.
@@ -45,8 +44,7 @@ const (
 	chunkSize   = 128 << 10
 	// partWait bounds one part's way. Without a deadline the client gives an
 	// object five seconds.
-	partWait   = 2 * time.Minute
-	pullChunks = 64 // asked for at a time
+	partWait = 2 * time.Minute
 )
 
 // KVName returns the name of the namespace's key-value bucket of manifests and
@@ -83,6 +81,7 @@ func OpenBucket(ctx context.Context, nc *nats.Conn, namespace, stream string, cf
 		return nil, err
 	}
 	name := bucketName(stream)
+	b.objects = natsstream.NewObjects(js, name)
 	b.os, err = js.ObjectStore(ctx, name)
 	if errors.Is(err, jetstream.ErrBucketNotFound) {
 		err = natsstream.Copies(ctx, nc, cfg.Replicas, func(replicas int) error {
@@ -202,99 +201,10 @@ func (b *Bucket) getParts(ctx context.Context, name string, w io.Writer) error {
 	}
 }
 
-// getPart reads as many chunks as the leader says that there are: the client takes what the server of a cluster
-// has that it asks, which may be behind, for all of them.
 func (b *Bucket) getPart(ctx context.Context, object string, w io.Writer) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, partWait)
 	defer cancel()
-	o, err := b.whole(ctx, object)
-	if err != nil || o.Chunks == 0 {
-		return 0, err
-	}
-	c, err := b.js.OrderedConsumer(ctx, "OBJ_"+bucketName(b.stream), jetstream.OrderedConsumerConfig{FilterSubjects: []string{b.chunkSubject(o.NUID)}})
-	if err != nil {
-		return 0, err
-	}
-	it, err := c.Messages(jetstream.PullMaxMessages(pullChunks))
-	if err != nil {
-		return 0, err
-	}
-	defer it.Stop()
-	var n int64
-	for range o.Chunks {
-		m, err := it.Next(jetstream.NextContext(ctx))
-		if err != nil {
-			return n, err
-		}
-		written, err := w.Write(m.Data())
-		if n += int64(written); err != nil {
-			return n, err
-		}
-	}
-	if uint64(n) != o.Size { //nolint:gosec // not negative
-		return n, fmt.Errorf("%w: it has %d of %d bytes", ErrLost, n, o.Size)
-	}
-	return n, nil
-}
-
-// whole refuses an object of which the server has lost chunks: the client would
-// wait for them until its time is over.
-func (b *Bucket) whole(ctx context.Context, object string) (*jetstream.ObjectInfo, error) {
-	o, err := b.info(ctx, object)
-	if err != nil {
-		return nil, err
-	}
-	chunks, err := b.subjects(ctx, b.chunkSubject(o.NUID))
-	if have := chunks[b.chunkSubject(o.NUID)]; err == nil && have != uint64(o.Chunks) {
-		err = fmt.Errorf("%w: it has %d of %d chunks", ErrLost, have, o.Chunks)
-	}
-	return o, err
-}
-
-// info returns what the leader has of an object.
-func (b *Bucket) info(ctx context.Context, object string) (*jetstream.ObjectInfo, error) {
-	o, err := b.newest(ctx, b.metaSubject(object))
-	if err == nil && o.Deleted {
-		err = jetstream.ErrObjectNotFound
-	}
-	return o, err
-}
-
-// newest returns what the leader has of an object on that subject, also what is left of a deleted one.
-func (b *Bucket) newest(ctx context.Context, subject string) (*jetstream.ObjectInfo, error) {
-	m, err := natsstream.Newest(ctx, b.js, "OBJ_"+bucketName(b.stream), subject)
-	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		return nil, jetstream.ErrObjectNotFound
-	}
-	if err != nil {
-		return nil, err
-	}
-	var o jetstream.ObjectInfo
-	if err := json.Unmarshal(m.Data, &o); err != nil {
-		return nil, fmt.Errorf("%w: %w", jetstream.ErrBadObjectMeta, err)
-	}
-	return &o, nil
-}
-
-func (b *Bucket) metaPrefix() string { return "$O." + bucketName(b.stream) + ".M." }
-
-func (b *Bucket) metaSubject(object string) string {
-	return b.metaPrefix() + base64.URLEncoding.EncodeToString([]byte(object))
-}
-
-func (b *Bucket) chunkSubject(nuid string) string { return "$O." + bucketName(b.stream) + ".C." + nuid }
-
-// subjects returns how many messages there are on each subject.
-func (b *Bucket) subjects(ctx context.Context, filter string) (map[string]uint64, error) {
-	s, err := b.js.Stream(ctx, "OBJ_"+bucketName(b.stream))
-	if err != nil {
-		return nil, err
-	}
-	info, err := s.Info(ctx, jetstream.WithSubjectFilter(filter))
-	if err != nil {
-		return nil, err
-	}
-	return info.State.Subjects, nil
+	return b.objects.Read(ctx, object, w)
 }
 
 // spooled is a file that goes with Close. It is named where what is open cannot be removed.
@@ -311,9 +221,9 @@ func (s *spooled) Close() error {
 	return err
 }
 
-// objects returns all objects by their names, also what is left of deleted ones. The client lists what one
+// list returns all objects by their names, also what is left of deleted ones. The client lists what one
 // server of a cluster has, which may be behind: of what only the leader has it is asked.
-func (b *Bucket) objects(ctx context.Context) (map[string]*jetstream.ObjectInfo, error) {
+func (b *Bucket) list(ctx context.Context) (map[string]*jetstream.ObjectInfo, error) {
 	list, err := b.os.List(ctx, jetstream.ListObjectsShowDeleted())
 	if err != nil && !errors.Is(err, jetstream.ErrNoObjectsFound) {
 		return nil, fmt.Errorf("snapshot: listing %s: %w", b, err)
@@ -321,9 +231,9 @@ func (b *Bucket) objects(ctx context.Context) (map[string]*jetstream.ObjectInfo,
 	all := make(map[string]*jetstream.ObjectInfo, len(list))
 	known := make(map[string]bool, len(list))
 	for _, o := range list {
-		all[o.Name], known[b.metaSubject(o.Name)] = o, true
+		all[o.Name], known[b.objects.MetaSubject(o.Name)] = o, true
 	}
-	subjects, err := b.subjects(ctx, b.metaPrefix()+">")
+	subjects, err := b.objects.Subjects(ctx, b.objects.MetaPrefix()+">")
 	if err != nil {
 		return nil, fmt.Errorf("snapshot: listing %s: %w", b, err)
 	}
@@ -331,7 +241,7 @@ func (b *Bucket) objects(ctx context.Context) (map[string]*jetstream.ObjectInfo,
 		if known[subject] {
 			continue
 		}
-		o, err := b.newest(ctx, subject)
+		o, err := b.objects.Newest(ctx, subject)
 		if err == nil {
 			all[o.Name] = o
 		} else if !errors.Is(err, jetstream.ErrObjectNotFound) {
@@ -343,24 +253,20 @@ func (b *Bucket) objects(ctx context.Context) (map[string]*jetstream.ObjectInfo,
 
 // Delete implements Store. Nothing is left of an object: the client would leave a mark, for ever.
 func (b *Bucket) Delete(ctx context.Context, name string) error {
-	all, err := b.objects(ctx)
+	all, err := b.list(ctx)
 	if err != nil {
 		return err
 	}
 	for _, o := range all {
 		if n, _, ok := splitPart(o.Name); o.Name == name || ok && n == name {
-			err = errors.Join(err, b.purge(ctx, b.metaSubject(o.Name)), b.purge(ctx, b.chunkSubject(o.NUID)))
+			err = errors.Join(err, b.purge(ctx, b.objects.MetaSubject(o.Name)), b.purge(ctx, b.objects.ChunkSubject(o.NUID)))
 		}
 	}
 	return err
 }
 
 func (b *Bucket) purge(ctx context.Context, subject string) error {
-	s, err := b.js.Stream(ctx, "OBJ_"+bucketName(b.stream))
-	if err == nil {
-		err = s.Purge(ctx, jetstream.WithPurgeSubject(subject))
-	}
-	if err != nil {
+	if err := b.objects.Purge(ctx, subject); err != nil {
 		return fmt.Errorf("snapshot: deleting of %s: %w", b, err)
 	}
 	return nil
@@ -368,7 +274,7 @@ func (b *Bucket) purge(ctx context.Context, subject string) error {
 
 // Names implements Store.
 func (b *Bucket) Names(ctx context.Context) ([]string, error) {
-	all, err := b.objects(ctx)
+	all, err := b.list(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -427,19 +333,19 @@ func (b *Bucket) Replace(ctx context.Context, m Manifest, of Revision) error {
 // Clean takes away chunks that no object has, what a process left that died while it stored
 // one, and the marks of deleted objects. Only who may write calls it.
 func (b *Bucket) Clean(ctx context.Context) error {
-	chunks, err := b.subjects(ctx, b.chunkSubject(">"))
+	chunks, err := b.objects.Subjects(ctx, b.objects.ChunkSubject(">"))
 	if err != nil {
 		return fmt.Errorf("snapshot: %s: %w", b, err)
 	}
-	all, err := b.objects(ctx)
+	all, err := b.list(ctx)
 	if err != nil {
 		return err
 	}
 	for _, o := range all {
 		if o.Deleted {
-			err = errors.Join(err, b.purge(ctx, b.metaSubject(o.Name)))
+			err = errors.Join(err, b.purge(ctx, b.objects.MetaSubject(o.Name)))
 		} else {
-			delete(chunks, b.chunkSubject(o.NUID))
+			delete(chunks, b.objects.ChunkSubject(o.NUID))
 		}
 	}
 	for subject := range chunks {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/zeebo/xxh3"
+
+	natsstream "github.com/kvatlas/kvatlas/internal/nats/stream"
 )
 
 // Errors that callers may want to tell apart.
@@ -24,7 +26,7 @@ var (
 	// ErrNotFound is of a snapshot that is not in the store.
 	ErrNotFound = errors.New("no such snapshot")
 	// ErrLost is of a snapshot of which the store has lost a part.
-	ErrLost = errors.New("a part of the snapshot is lost")
+	ErrLost = natsstream.ErrLost
 	// ErrManifest is of a manifest that cannot be read, or is of another stream.
 	ErrManifest = errors.New("the manifest is damaged")
 )

@@ -283,7 +283,7 @@ func TestLostChunksAreNoticed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := st.Purge(ctx, jetstream.WithPurgeSubject(b.chunkSubject(o.NUID))); err != nil {
+		if err := st.Purge(ctx, jetstream.WithPurgeSubject(b.objects.ChunkSubject(o.NUID))); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := get(ctx, s, name); !errors.Is(err, ErrLost) || errors.Is(err, context.DeadlineExceeded) {
