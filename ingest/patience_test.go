@@ -210,3 +210,25 @@ func TestWhyReadingBeginsAgainIsSaidNowAndThen(t *testing.T) {
 		t.Errorf("it is said %d times:\n%s", lines, log.String())
 	}
 }
+
+// interrupted is a consumer of which the server says nothing, until the session ends meanwhile.
+type interrupted struct {
+	jetstream.Consumer
+	end context.CancelCauseFunc
+}
+
+func (c interrupted) Info(ctx context.Context) (*jetstream.ConsumerInfo, error) {
+	c.end(errReconnected)
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// A session that ends while the server is asked about a silence ends for its own reason: a connection that is back
+// is no server that is late.
+func TestASessionEndsWhileTheServerIsAsked(t *testing.T) {
+	ctx, end := context.WithCancelCause(t.Context())
+	r := &reader{patience: time.Minute}
+	if _, err := r.owed(ctx, interrupted{end: end}, nats.ErrTimeout); !errors.Is(err, errReconnected) || late(err) {
+		t.Error(err)
+	}
+}

@@ -293,9 +293,12 @@ func (r *reader) owed(ctx context.Context, consumer jetstream.Consumer, silence 
 	if errors.Is(silence, jetstream.ErrNoHeartbeat) {
 		r.m.lateHeartbeats.Inc()
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.patience)
+	asking, cancel := context.WithTimeout(ctx, r.patience)
 	defer cancel()
-	info, err := consumer.Info(ctx)
+	info, err := consumer.Info(asking)
+	if ctx.Err() != nil { // the session ends, and not for the silence
+		return 0, context.Cause(ctx)
+	}
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
 		return 0, fmt.Errorf("reading: %w", err)
 	}

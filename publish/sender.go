@@ -2,6 +2,7 @@ package publish
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"time"
 
@@ -221,17 +222,19 @@ func (s *sender) sendAgain() time.Duration {
 	return idle
 }
 
+var errLate = errors.New("NATS has not acknowledged it yet")
+
 // wait says that the message has to, and for how long it had to.
 func (s *sender) wait(msg *message) {
-	why := "late"
+	why, err := "late", errLate
 	if msg.err != nil {
-		why = reason(msg.err)
+		why, err = reason(msg.err), msg.err
 	}
 	s.m.retry(why)
 	if now := time.Now(); now.Sub(msg.sent) > time.Second && now.Sub(s.warned) > 10*time.Second {
 		s.warned = now
 		s.cfg.Log.Warn("publishing waits: the stream does not take a message, trying again",
-			"subject", s.subject, "since", msg.sent, "reason", why, "error", msg.err)
+			"subject", s.subject, "since", msg.sent, "reason", why, "error", err)
 	}
 	if s.cfg.StreamWait >= 0 && why != disconnected && min(time.Since(msg.sent), time.Since(s.took)) > s.cfg.StreamWait {
 		s.refuse(true)
