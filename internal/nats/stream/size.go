@@ -86,10 +86,21 @@ func OpenKV(ctx context.Context, js jetstream.JetStream, cfg jetstream.KeyValueC
 		kv, err = js.CreateKeyValue(ctx, cfg)
 		return err
 	})
-	if errors.Is(err, jetstream.ErrBucketExists) { // another process was faster
-		kv, err = js.KeyValue(ctx, cfg.Bucket)
+	if err != nil && !errors.Is(err, jetstream.ErrBucketExists) { // another process was faster
+		return kv, err
 	}
-	return kv, err
+	// The server of a cluster that answers who asks may hear of it later than the one that made it.
+	for wait := 20 * time.Millisecond; ; wait *= 2 {
+		kv, err = js.KeyValue(ctx, cfg.Bucket)
+		if !errors.Is(err, jetstream.ErrBucketNotFound) || wait > 5*time.Second {
+			return kv, err
+		}
+		select {
+		case <-ctx.Done():
+			return kv, err
+		case <-time.After(wait):
+		}
+	}
 }
 
 // create makes the stream with its first size, or the largest half of that which

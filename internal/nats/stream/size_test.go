@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net/url"
@@ -208,5 +209,37 @@ func TestAStreamIsMadeAgainWhereItsDirectoryWasNotToBeMade(t *testing.T) {
 	}
 	if _, err := Ensure(testContext(t), js, "prod", testSpace, small); err != nil {
 		t.Error(err)
+	}
+}
+
+// unheard is a server of a cluster that has not heard of a bucket yet that another one has made.
+type unheard struct {
+	jetstream.JetStream
+	times int
+}
+
+func (u *unheard) KeyValue(ctx context.Context, bucket string) (jetstream.KeyValue, error) {
+	if u.times--; u.times >= 0 {
+		return nil, jetstream.ErrBucketNotFound
+	}
+	return u.JetStream.KeyValue(ctx, bucket)
+}
+
+// A bucket that is made by several at once is there for each of them once it is opened.
+func TestABucketThatNotAllServersHaveHeardOf(t *testing.T) {
+	b, err := broker.Open(testContext(t), broker.Config{URL: broker.Embedded, DataDir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Close() })
+	js, err := jetstream.New(b.Conn())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, description := range []string{"made", "made by another"} {
+		u := &unheard{js, 4}
+		if _, err := OpenKV(testContext(t), u, jetstream.KeyValueConfig{Bucket: "b", Description: description}); err != nil || u.times >= 0 {
+			t.Errorf("%s: it is opened before it is heard of, %v", description, err)
+		}
 	}
 }
