@@ -64,7 +64,8 @@ func TestPlain(t *testing.T) {
 		t.Error(err)
 	}
 	for _, raw := range []error{nats.ErrNoServers, nats.ErrTimeout, nats.ErrNoResponders, nats.ErrConnectionClosed, nats.ErrAuthorization,
-		nats.ErrAccountAuthExpired, jetstream.ErrNoHeartbeat, jetstream.ErrNoStreamResponse, nats.ErrReconnectBufExceeded, nats.ErrStaleConnection} {
+		nats.ErrAccountAuthExpired, jetstream.ErrNoHeartbeat, jetstream.ErrNoStreamResponse, nats.ErrReconnectBufExceeded, nats.ErrStaleConnection,
+		&jetstream.APIError{Code: 503, ErrorCode: 10008, Description: "JetStream system temporarily unavailable"}, &nats.APIError{Code: 503, ErrorCode: 10008, Description: "JetStream system temporarily unavailable"}} {
 		err := Plain(fmt.Errorf("stream x: %w", raw))
 		if !errors.Is(err, raw) || !strings.HasPrefix(err.Error(), "stream x: ") || strings.Contains(err.Error(), "nats:") || !strings.Contains(err.Error(), "NATS") {
 			t.Errorf("%v: %v", raw, err)

@@ -22,7 +22,12 @@ var words = strings.NewReplacer(
 	nats.ErrAuthExpired.Error(), refused, nats.ErrAuthRevoked.Error(), refused, nats.ErrAccountAuthExpired.Error(), refused,
 	jetstream.ErrNoHeartbeat.Error(), "the NATS server sends nothing of the stream: see that it is well",
 	jetstream.ErrNoStreamResponse.Error(), "no stream on NATS takes the message",
+	// As the server says it, in the words of the client's two packages.
+	"nats: API error: code=503 err_code=10008 description=JetStream system temporarily unavailable", leaderless,
+	"nats: JetStream system temporarily unavailable", leaderless,
 )
+
+const leaderless = "nobody leads that on NATS at the moment: see that most servers of its cluster run and reach each other"
 
 const refused = "the NATS server does not take the credentials: give it the user, or this program the right ones"
 
