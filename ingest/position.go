@@ -220,23 +220,15 @@ func (r *reader) failed(err error) {
 // serverAway reports whether a session ended because there is nothing to read
 // from at the moment: that the index is as of before is all that can be said.
 func serverAway(nc *nats.Conn, err error) bool {
-	if unavailable(err) {
+	if stream.Unanswered(err) {
 		return true
 	}
-	for _, e := range []error{
-		errReconnected, jetstream.ErrNoHeartbeat, jetstream.ErrStreamNotFound, nats.ErrTimeout, nats.ErrNoResponders, context.DeadlineExceeded,
-	} {
+	for _, e := range []error{errReconnected, jetstream.ErrNoHeartbeat, jetstream.ErrStreamNotFound, nats.ErrNoResponders} {
 		if errors.Is(err, e) {
 			return true
 		}
 	}
 	return !nc.IsConnected()
-}
-
-// unavailable reports whether the server answered that it cannot answer: without a quorum, or still starting.
-func unavailable(err error) bool {
-	var api *jetstream.APIError
-	return errors.As(err, &api) && api.Code == 503
 }
 
 // opened notes that there is something to read from.

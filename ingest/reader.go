@@ -162,7 +162,7 @@ func (r *reader) awaitConnection(ctx context.Context) {
 // waited for when it can again.
 func nextPatience(is, least time.Duration, err error, brought bool) time.Duration {
 	switch {
-	case brought || unavailable(err):
+	case brought || stream.Unavailable(err):
 		return least
 	case late(err):
 		return min(2*is, mostPatience)

@@ -3,13 +3,21 @@ package replica
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kvatlas/kvatlas/internal/nats/broker"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
@@ -45,6 +53,36 @@ func TestAServerThatEndsWhileItIsJoined(t *testing.T) {
 	if err := r.Close(ctx); err != nil {
 		t.Error(err)
 	}
+}
+
+// A server that does not answer, or has no quorum, as a replica starts ends no start.
+func TestAServerThatDoesNotAnswerAtTheStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log waittest.Log
+		r := &Replica{log: slog.New(slog.NewTextHandler(&log, nil))}
+		r.joined.Store(true)
+		if why := r.Behind(); !strings.Contains(why, "connected to NATS, but") {
+			t.Errorf("readiness says %q", why)
+		}
+		asked := 0
+		err := r.answered(t.Context(), func() error {
+			switch asked++; {
+			case asked <= 20:
+				return &jetstream.APIError{Code: 503}
+			case asked <= 40:
+				return fmt.Errorf("registry: %w", context.DeadlineExceeded)
+			}
+			return io.EOF
+		})
+		if lines := strings.Count(log.String(), "trying again"); !errors.Is(err, io.EOF) || asked != 41 || lines < 2 || lines > 5 {
+			t.Errorf("asked %d times, %v, said %d times", asked, err, lines)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := r.answered(ctx, func() error { return nats.ErrTimeout }); !errors.Is(err, nats.ErrTimeout) {
+			t.Error(err)
+		}
+	})
 }
 
 // endAtFirstRequest passes connections on to the server until a client publishes; then

@@ -38,6 +38,7 @@ type Replica struct {
 	registry atomic.Pointer[registry.Registry] // nil until it is read
 	starting startup.Progress
 	ingest   atomic.Pointer[ingest.Ingest] // nil until events are read, and where none are
+	joined   atomic.Bool                   // there is a connection to ask of who is registered
 	started  atomic.Bool                   // Start has done all
 
 	broker  *broker.Broker // nil without NATS; Start's, as the next
@@ -128,6 +129,7 @@ func (r *Replica) connect(ctx context.Context) (reg *registry.Registry, address 
 			return nil, "", err
 		}
 		address = r.broker.Address()
+		r.joined.Store(true)
 		connections := r.Conn().Stats().Reconnects
 		attempt, cancel := context.WithCancel(ctx)
 		down := r.Conn().StatusChanged(nats.RECONNECTING)
@@ -138,12 +140,13 @@ func (r *Replica) connect(ctx context.Context) (reg *registry.Registry, address 
 			case <-attempt.Done():
 			}
 		}()
-		reg, err = r.openRegistry(attempt)
+		err = r.answered(attempt, func() (err error) { reg, err = r.openRegistry(attempt); return err })
 		cancel()
 		r.Conn().RemoveStatusListener(down)
 		if err == nil || !r.lost(ctx, connections, err) {
 			return reg, address, err
 		}
+		r.joined.Store(false)
 		_ = r.broker.Close() // nothing was sent that anybody waits for
 		r.broker = nil
 	}
@@ -154,14 +157,33 @@ func (r *Replica) connect(ctx context.Context) (reg *registry.Registry, address 
 func (r *Replica) connected(ctx context.Context, f func() error) error {
 	for {
 		connections := r.Conn().Stats().Reconnects
-		if err := f(); err == nil || !r.lost(ctx, connections, err) {
+		if err := r.answered(ctx, f); err == nil || !r.lost(ctx, connections, err) {
 			return err
 		}
 		for !r.Conn().IsConnected() && ctx.Err() == nil {
-			r.pause(ctx)
+			r.pause(ctx, askAgain/10)
 		}
 	}
 }
+
+// answered calls f, and again as long as it fails because the server does not answer.
+func (r *Replica) answered(ctx context.Context, f func() error) error {
+	limited := obs.NewLimited(r.log, sayEvery, nil)
+	for {
+		err := f()
+		if err == nil || ctx.Err() != nil || !stream.Unanswered(err) {
+			return err
+		}
+		limited.Warn("unanswered", "NATS does not answer as this replica starts, trying again", slog.Any("error", err))
+		r.pause(ctx, askAgain)
+	}
+}
+
+// How soon it is asked again during the start, and how often that is said at most.
+const (
+	askAgain = time.Second
+	sayEvery = 10 * time.Second
+)
 
 // lost reports, after a pause, whether a step of the start failed because the server was
 // away: the connection is down, or another one than before it.
@@ -170,13 +192,13 @@ func (r *Replica) lost(ctx context.Context, before uint64, err error) bool {
 		return false
 	}
 	r.log.Warn("the NATS server went away during the start, trying again", "error", err)
-	r.pause(ctx)
+	r.pause(ctx, askAgain/10)
 	return ctx.Err() == nil
 }
 
-func (r *Replica) pause(ctx context.Context) {
+func (r *Replica) pause(ctx context.Context, wait time.Duration) {
 	select {
-	case <-time.After(100 * time.Millisecond):
+	case <-time.After(wait):
 	case <-ctx.Done():
 	}
 }
@@ -247,6 +269,9 @@ func (r *Replica) Behind() string {
 	if !r.started.Load() {
 		if report := r.starting.Report(); report.Phase != startup.Connecting {
 			return report.String()
+		}
+		if r.joined.Load() {
+			return "connected to NATS, but the registry is not read yet: see that JetStream answers there, and most servers of a cluster run"
 		}
 		return "not connected to NATS yet"
 	}

@@ -21,6 +21,18 @@ func Explain(err error) error {
 	return err
 }
 
+// Unavailable reports whether the server answered that it cannot answer: without a quorum, or still starting.
+func Unavailable(err error) bool {
+	var api *jetstream.APIError
+	var old *nats.APIError // of what its other package asks
+	return errors.As(err, &api) && api.Code == 503 || errors.As(err, &old) && old.Code == 503
+}
+
+// Unanswered reports whether the server did not answer in time, or as Unavailable says.
+func Unanswered(err error) bool {
+	return Unavailable(err) || errors.Is(err, nats.ErrTimeout) || errors.Is(err, context.DeadlineExceeded)
+}
+
 // Available returns an error if there is no JetStream; any other is not looked for. It asks
 // of the space's stream, for which every publisher has the permission.
 func Available(ctx context.Context, nc *nats.Conn, ns string, sp event.Space) error {
