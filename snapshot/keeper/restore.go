@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"time"
 
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
@@ -37,7 +38,9 @@ func (k *Keeper) restoreAll(ctx context.Context, have map[string]ingest.Start) (
 		working.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			start, ok, err := k.restore(ctx, info)
+			var start ingest.Start
+			var ok bool
+			err := askAgain(ctx, func() (err error) { start, ok, err = k.restore(ctx, info); return err })
 			mu.Lock()
 			defer mu.Unlock()
 			if ok {
@@ -52,6 +55,28 @@ func (k *Keeper) restoreAll(ctx context.Context, have map[string]ingest.Start) (
 	}
 	working.Wait()
 	return starts, ctx.Err()
+}
+
+// A store that does not answer is asked again for so long: a cluster that has just come back elects the leader of
+// each of its buckets, and to do without a snapshot may be to ask every publisher for all that it holds.
+const (
+	askWait  = 15 * time.Second
+	askPause = 500 * time.Millisecond
+)
+
+// askAgain calls f, and for askWait again as long as it fails because the server does not answer.
+func askAgain(ctx context.Context, f func() error) error {
+	for began := time.Now(); ; {
+		err := f()
+		if !stream.Unanswered(err) || time.Since(began) > askWait {
+			return err
+		}
+		select {
+		case <-time.After(askPause):
+		case <-ctx.Done():
+			return err
+		}
+	}
 }
 
 // restore loads the newest usable snapshot of one stream. An error means that it
