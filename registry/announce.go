@@ -254,7 +254,7 @@ func (a *Announcement) writeLocked(ctx context.Context, takeOver bool) (err erro
 }
 
 // noQuorum is what to look at where a bucket can be read and not written.
-const noQuorum = "see that most servers of the NATS cluster run and reach each other"
+const noQuorum = "see that most servers of the NATS cluster run, reach each other and have room"
 
 func (a *Announcement) putLocked(ctx context.Context, value []byte) (uint64, error) {
 	if a.mu.revision == 0 {

@@ -27,7 +27,7 @@ var words = strings.NewReplacer(
 	"nats: JetStream system temporarily unavailable", leaderless,
 )
 
-const leaderless = "nobody leads that on NATS at the moment: see that most servers of its cluster run and reach each other"
+const leaderless = "nobody leads that on NATS at the moment: see that most servers of its cluster run, reach each other and have room"
 
 const refused = "the NATS server does not take the credentials: give it the user, or this program the right ones"
 
