@@ -104,7 +104,7 @@ func TestAServerThatIsBehind(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	natstest.Behind(t, br.Conn(), "OBJ_"+modelfiles.BucketName("default"))
+	natstest.Behind(t, br.Conn(), "OBJ_"+modelfiles.BucketName("default"), "")
 	set := modelfiles.Set{"tokenizer.json": []byte(`{"x": 1}`)}
 	if err := b.Put(t.Context(), set); err != nil {
 		t.Fatal(err)

@@ -221,29 +221,18 @@ func (s *spooled) Close() error {
 	return err
 }
 
-// list returns all objects by their names, also what is left of deleted ones. The client lists what one
-// server of a cluster has, which may be behind: of what only the leader has it is asked.
-func (b *Bucket) list(ctx context.Context) (map[string]*jetstream.ObjectInfo, error) {
-	list, err := b.os.List(ctx, jetstream.ListObjectsShowDeleted())
-	if err != nil && !errors.Is(err, jetstream.ErrNoObjectsFound) {
-		return nil, fmt.Errorf("snapshot: listing %s: %w", b, err)
-	}
-	all := make(map[string]*jetstream.ObjectInfo, len(list))
-	known := make(map[string]bool, len(list))
-	for _, o := range list {
-		all[o.Name], known[b.objects.MetaSubject(o.Name)] = o, true
-	}
+// list returns all objects, also what is left of deleted ones. The leader is asked for each: the client lists what
+// one server of a cluster has, which may be behind, and waits for ever for the last one if that is purged meanwhile.
+func (b *Bucket) list(ctx context.Context) ([]*jetstream.ObjectInfo, error) {
 	subjects, err := b.objects.Subjects(ctx, b.objects.MetaPrefix()+">")
 	if err != nil {
 		return nil, fmt.Errorf("snapshot: listing %s: %w", b, err)
 	}
+	all := make([]*jetstream.ObjectInfo, 0, len(subjects))
 	for subject := range subjects {
-		if known[subject] {
-			continue
-		}
 		o, err := b.objects.Newest(ctx, subject)
 		if err == nil {
-			all[o.Name] = o
+			all = append(all, o)
 		} else if !errors.Is(err, jetstream.ErrObjectNotFound) {
 			return nil, fmt.Errorf("snapshot: listing %s: %w", b, err)
 		}

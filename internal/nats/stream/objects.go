@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -37,16 +38,18 @@ func (s Objects) Read(ctx context.Context, object string, w io.Writer) (int64, e
 	if err != nil {
 		return 0, err
 	}
+	defer func() { _ = s.js.DeleteConsumer(ctx, s.stream(), c.CachedInfo().Name) }() // else it goes by itself in five minutes
 	it, err := c.Messages(jetstream.PullMaxMessages(pullChunks))
 	if err != nil {
 		return 0, err
 	}
 	defer it.Stop()
+	defer context.AfterFunc(ctx, it.Stop)() // of its own it tries for ever to have a consumer again
 	var n int64
 	for range o.Chunks {
 		m, err := it.Next(jetstream.NextContext(ctx))
 		if err != nil {
-			return n, err
+			return n, cmp.Or(ctx.Err(), err)
 		}
 		written, err := w.Write(m.Data())
 		if n += int64(written); err != nil {
