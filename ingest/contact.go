@@ -14,8 +14,8 @@ import (
 // Config.StaleAfter.
 var ErrSilent = errors.New("nothing has been heard of NATS")
 
-// contact is when the server last told how its streams are, or brought a message. Without it
-// nobody knows what has been published since. It is safe for concurrent use. It goes by
+// contact is when the server last told how its streams are, or brought a message; after a silence, only
+// once what is missing is applied. Without it nobody knows what has been published since. It is safe for concurrent use. It goes by
 // the process's own clock: with that of the day set back, silence would not be noticed.
 type contact struct {
 	began time.Time
@@ -62,7 +62,8 @@ func (in *Ingest) looked(ctx context.Context, asked time.Time) {
 		in.contact.known(asked)
 		return
 	}
-	if in.missed == nil {
+	again := asked.Sub(in.missedAt) >= in.cfg.StaleAfter // what was missed before that silence is not all
+	if in.missedAt = asked; in.missed == nil || again {
 		in.missed = make(map[string]uint64)
 		for _, s := range in.Streams() {
 			in.missed[s.Stream] = s.Last
@@ -86,12 +87,20 @@ func (in *Ingest) looked(ctx context.Context, asked time.Time) {
 
 // caughtUp reports whether everything of missed is applied that is still there, and can be read.
 func (in *Ingest) caughtUp() bool {
-	for _, s := range in.Streams() {
-		if s.Position < min(in.missed[s.Stream], s.Last) && s.Stalled == nil && !errors.Is(s.Err, jetstream.ErrStreamNotFound) {
+	now := time.Now()
+	for _, r := range in.readers() {
+		if s := r.status(now); s.Position < min(in.missed[s.Stream], s.Last) && s.Stalled == nil && !r.gone(s.Err) {
 			return false
 		}
 	}
 	return true
+}
+
+// gone reports whether the server does not have the stream, or has nobody who could tell of it.
+func (r *reader) gone(err error) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !r.mu.absent.IsZero() || errors.Is(err, jetstream.ErrStreamNotFound)
 }
 
 func (in *Ingest) exposeContact() {

@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -42,9 +43,10 @@ func TestSilenceIsNotToldByTheClockOfTheDay(t *testing.T) {
 	}
 }
 
-// Who hears the server again after a silence has all of it ahead: what is known is of before
-// until that is applied, whatever comes first.
-func TestASilenceEndsOnceWhatCameMeanwhileIsApplied(t *testing.T) {
+// openSilent returns one that has not heard of NATS for long, as if the process had been stopped, and
+// has all of a stream ahead: nothing of it is applied before it is let through.
+func openSilent(t *testing.T) (in *Ingest, letThrough func()) {
+	t.Helper()
 	n := newNATSBench(t, startBroker(t, t.TempDir()).Conn())
 	n.fleet(2, 100, nil)
 	gate := make(chan struct{})
@@ -61,9 +63,16 @@ func TestASilenceEndsOnceWhatCameMeanwhileIsApplied(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(in.Close)
-	letThrough := sync.OnceFunc(func() { close(gate) })
+	letThrough = sync.OnceFunc(func() { close(gate) })
 	t.Cleanup(letThrough)
-	in.contact.after.Store(-int64(in.cfg.StaleAfter)) // as if the process had been stopped
+	in.contact.after.Store(-int64(in.cfg.StaleAfter))
+	return in, letThrough
+}
+
+// Who hears the server again after a silence has all of it ahead: what is known is of before
+// until that is applied, whatever comes first.
+func TestASilenceEndsOnceWhatCameMeanwhileIsApplied(t *testing.T) {
+	in, letThrough := openSilent(t)
 	silent := func(why string) {
 		t.Helper()
 		if s := in.Streams()[0]; s.Silent == nil || !errors.Is(in.Silent(), ErrSilent) || s.Position == s.Last {
@@ -91,5 +100,21 @@ func TestASilenceEndsOnceWhatCameMeanwhileIsApplied(t *testing.T) {
 	in.looked(deadline(t), time.Now().Add(-2*in.cfg.StaleAfter))
 	if err := in.Silent(); !errors.Is(err, ErrSilent) {
 		t.Error("an answer of before the silence ends it")
+	}
+}
+
+// What came in a further silence is ahead, too. But a stream of which the server has nothing to tell, as without a
+// quorum of its own, makes nothing of the others one of before.
+func TestASilenceThatLasts(t *testing.T) {
+	in, _ := openSilent(t)
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	in.missed, in.missedAt = map[string]uint64{}, time.Now().Add(-in.cfg.StaleAfter) // when the stream was empty
+	if in.looked(over, time.Now()); in.Silent() == nil {
+		t.Error("what came in the second silence is not applied, and all counts as fresh")
+	}
+	in.lookForAbsent(nil, nil)
+	if in.looked(over, time.Now()); in.Silent() != nil {
+		t.Error("a stream that is not there is waited for:", in.Silent())
 	}
 }

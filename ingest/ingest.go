@@ -30,7 +30,10 @@ type Ingest struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 
-	missed map[string]uint64            // of discover only: where streams ended after a silence; nil: there is none
+	// Of discover only.
+	missed   map[string]uint64 // where streams ended after a silence; nil: there is none
+	missedAt time.Time         // when that was looked at last
+
 	groups *xsync.MapOf[string, *group] // by the space's token; stored with mu held
 	mu     struct {
 		sync.Mutex
@@ -51,8 +54,9 @@ type StreamStatus struct {
 	Position              uint64 // highest sequence up to which everything is applied
 	Last                  uint64 // last sequence of the stream, as far as known
 	Lag                   uint64 // Last - Position, in sequences
-	// Heard is when NATS last told how its streams are, or brought a message: all else is as
-	// of then. Silent says that this is longer ago than Config.StaleAfter; nil: it is not.
+	// Heard is when NATS last told how its streams are, or brought a message, and after a silence
+	// when what had come meanwhile was applied: all else is as of then. Silent says that this is
+	// longer ago than Config.StaleAfter; nil: it is not.
 	Heard  time.Time
 	Silent error
 	// LagTime is the age of the oldest message not applied; while none is
