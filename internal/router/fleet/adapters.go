@@ -32,13 +32,15 @@ func (f *Fleet) AskModels(ctx context.Context, client *http.Client, timeout time
 	return f.askModels(ctx, client, timeout, true)
 }
 
-// AskNew is AskModels of the engines that have not been asked.
+// AskNew is AskModels of the engines that have not been asked. It waits for those that another call is asking.
 func (f *Fleet) AskNew(ctx context.Context, client *http.Client, timeout time.Duration) int {
 	return f.askModels(ctx, client, timeout, false)
 }
 
 func (f *Fleet) askModels(ctx context.Context, client *http.Client, timeout time.Duration, all bool) int {
 	return f.each(func(*Model) bool { return true }, func(e *Engine) int {
+		e.asking.Lock() // who has not been asked by now is waited for, whoever asks
+		defer e.asking.Unlock()
 		if e.asked.Swap(true) && !all {
 			return 0
 		}

@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -244,6 +245,32 @@ func TestWhyAnEngineIsNotWell(t *testing.T) {
 			t.Errorf("%d changes, want %q: %s", n, want, &text)
 		}
 	}
+}
+
+// Who is being asked is waited for: a router that starts is not ready before.
+func TestWhoIsBeingAskedIsWaitedFor(t *testing.T) {
+	asked, answer := make(chan struct{}), make(chan struct{})
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		close(asked)
+		<-answer
+		_, _ = w.Write([]byte(`{"data":[{"id":"sql","parent":"m"}]}`)) // the fleet reads all
+	}))
+	defer s.Close()
+	f := New(Config{Route: route.DefaultSettings(), Log: slog.New(slog.DiscardHandler)})
+	w := worker(1, "m", "")
+	w.Endpoints.HTTP = s.URL
+	if err := f.SetWorker(w, false); err != nil {
+		t.Fatal(err)
+	}
+	var other sync.WaitGroup
+	other.Go(func() { f.AskNew(t.Context(), s.Client(), time.Minute) })
+	<-asked
+	time.AfterFunc(50*time.Millisecond, func() { close(answer) })
+	f.AskNew(t.Context(), s.Client(), time.Minute)
+	if !f.Models()[0].loras.has("sql") {
+		t.Error("what it serves is not known")
+	}
+	other.Wait()
 }
 
 // Who has come is asked at once, and once: also who has been started anew, and who was not asked in time.

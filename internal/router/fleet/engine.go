@@ -53,6 +53,7 @@ type Engine struct {
 	software atomic.Pointer[Software] // nil: not known
 	length   atomic.Int64             // max_model_len; 0: not known
 	asked    atomic.Bool              // what it serves, with or without an answer
+	asking   sync.Mutex               // held while it is asked that
 	failures int                      // health checks in a row; under mu
 	mu       sync.Mutex               // of the mark and its effect on the router
 	failed   bool                     // does not answer health checks
