@@ -280,7 +280,7 @@ func (a *answer) finish() bool {
 		_ = a.write(nil)
 		a.err = errShort
 	}
-	if a.endless() && a.err == nil && time.Now().After(a.writeBy) {
+	if a.endless() && a.err == nil && !a.writeBy.IsZero() && time.Now().After(a.writeBy) {
 		a.err = os.ErrDeadlineExceeded // with nothing left to write, too
 	}
 	ok := a.write(nil) == nil

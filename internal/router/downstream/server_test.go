@@ -114,6 +114,11 @@ func TestHalfAnswers(t *testing.T) {
 			_, _ = io.WriteString(w, "h")
 			_, _ = io.WriteString(w, "i")
 		},
+		"no deadline": func(w http.ResponseWriter, _ *http.Request) {
+			_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
+			_, _ = io.WriteString(w, "hi")
+			_ = http.NewResponseController(w).Flush()
+		},
 		"a panic": func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, "hi")
 			_ = http.NewResponseController(w).Flush()
@@ -142,7 +147,7 @@ func TestHalfAnswers(t *testing.T) {
 				if err == nil {
 					_, err = io.ReadAll(resp.Body)
 				}
-				if (err == nil) != (name == "more") {
+				if (err == nil) != (name == "more" || name == "no deadline") {
 					t.Errorf("%s, HTTP/%s, TLS %v: %v", name, version, secured, err)
 				}
 			}

@@ -61,7 +61,7 @@ func serving(b testing.TB, fl *fleet.Fleet, log *slog.Logger, tokens string) str
 		b.Fatal(err)
 	}
 	b.Cleanup(p.Close)
-	front := newFront(b, p)
+	front := newFront(b, p, patience)
 	b.Cleanup(func() { _ = front.Close() })
 	return front.URL
 }

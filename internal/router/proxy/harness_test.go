@@ -80,13 +80,13 @@ type front struct {
 	URL string
 }
 
-func newFront(t testing.TB, h http.Handler) *front {
+func newFront(t testing.TB, h http.Handler, write time.Duration) *front {
 	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := downstream.New(downstream.Config{
-		Handler: h, ReadTimeout: patience, WriteTimeout: patience, IdleTimeout: patience, MaxHeader: 64 << 10,
+		Handler: h, ReadTimeout: patience, WriteTimeout: write, IdleTimeout: patience, MaxHeader: 64 << 10,
 		Refused: func(string) {}, Log: slog.New(slog.DiscardHandler),
 	})
 	go s.Serve(ln) //nolint:errcheck // ends with Close
@@ -170,7 +170,7 @@ func newLab(t *testing.T, o setup) *lab {
 		l.serving.Add(1)
 		defer l.serving.Add(-1)
 		l.proxy.ServeHTTP(w, r)
-	}))
+	}), pc.WriteTimeout)
 	t.Cleanup(func() {
 		http.DefaultClient.CloseIdleConnections() // of which some may not have been used
 		_ = l.front.Shutdown(context.Background())

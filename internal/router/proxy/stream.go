@@ -334,6 +334,9 @@ func (s *stream) copy(w http.ResponseWriter, body io.Reader, flush bool, cancel 
 		}
 		switch {
 		case err == io.EOF: //nolint:errorlint // readers return it bare
+			if n == 0 { // the end came long after the last part, perhaps
+				p.giveTime(w)
+			}
 			return "ok"
 		case err != nil:
 			return "engine_broke_off"
