@@ -355,6 +355,7 @@ func TestTheAccessLogTellsOfEachRequest(t *testing.T) {
 		{"b", "/v1/completions", `{"model":"nobody","prompt":"` + secret + `"}`},
 		{"c", "/v1/completions", `{"model":"m","prompt":[1],"max_tokens":1}`},
 		{secret, "/v1/completions", `{"model":"m","prompt":[1],"max_tokens":1}`},
+		{secret, "/v1/select", `{}`},
 	} {
 		askAs(t, c.who+"-0123456789abcdef", "POST", url+c.path, c.body)
 	}
@@ -405,7 +406,7 @@ func TestTheAccessLogTellsOfEachRequest(t *testing.T) {
 	}
 	want := []string{
 		"/v1/completions a m 0 200 ok", "/v1/chat/completions a m 0 200 ok", "/v1/completions b nobody  404 model_not_found",
-		"/v1/completions c m 0 200 ok", "/v1/completions    401 unauthenticated",
+		"/v1/completions c m 0 200 ok", "/v1/completions    401 unauthenticated", "/v1/select    401 unauthenticated",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)

@@ -49,6 +49,11 @@ func (p *Proxy) refusedBy(err error) *refusal {
 }
 
 func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request, no *refusal) {
+	p.refuseAs(w, no, no.json(asksMessages(r.URL.Path)))
+}
+
+// refuseAs is refuse in another form.
+func (p *Proxy) refuseAs(w http.ResponseWriter, no *refusal, body []byte) {
 	p.obs.outcome(no.reason).Inc()
 	if rec, ok := w.(*recorded); ok {
 		rec.outcome = no.reason
@@ -58,7 +63,7 @@ func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request, no *refusal) {
 	if no.after > 0 || no.status == http.StatusServiceUnavailable || no.status == p.cfg.BusyStatus {
 		h.Set("Retry-After", strconv.FormatInt(int64(max((no.after+time.Second-1)/time.Second, 1)), 10))
 	}
-	writeJSON(w, no.status, no.json(asksMessages(r.URL.Path)))
+	writeJSON(w, no.status, body)
 }
 
 // json returns the refusal's form, that of OpenAI's API or of Anthropic's.
@@ -109,8 +114,7 @@ func (p *Proxy) keepOut(w http.ResponseWriter, r *http.Request, status int, head
 	case passageOf(r) != nil && !c.passes(r.URL.Path):
 		no = notBehindGateway()
 	case c == selecting:
-		p.obs.outcome(no.reason).Inc()
-		writeJSON(w, status, edge.Refuse(status, header, no.reason, message).JSON())
+		p.refuseAs(w, no, edge.Refuse(status, header, no.reason, message).JSON())
 		return
 	case c == administration && header == "Authorization" && status == http.StatusForbidden:
 		no = p.notAdministered(w, r)
