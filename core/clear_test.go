@@ -77,6 +77,11 @@ func (x *renumbering) Store(h core.Holder, ev *event.Event, count bool) core.Out
 	return x.Radix.Store(x.of(h), ev, count)
 }
 
+func (x *renumbering) StoreCopies(h core.Holder, tier event.Tier, e uint64, n uint32) core.Outcome {
+	x.step()
+	return x.Radix.StoreCopies(x.of(h), tier, e, n)
+}
+
 func (x *renumbering) Remove(h core.Holder, ev *event.Event, count bool) core.Outcome {
 	x.step()
 	return x.Radix.Remove(x.of(h), ev, count)

@@ -73,7 +73,12 @@ func chaos(holders, engines, locals int) func(r *rand.Rand) func() Op {
 				}
 				ev.AllTiers = r.IntN(2) == 0 // StoreFrom
 			case k == 11:
-				ev.Engine = pick(engine, n) // Forget
+				ev.Engine = pick(engine, n)                   // Forget
+				if ev.AllTiers = r.IntN(3) > 0; ev.AllTiers { // StoreCopies
+					if ev.DPRank = uint32(r.IntN(4)); r.IntN(8) == 0 {
+						ev.DPRank = math.MaxUint32
+					}
+				}
 			default:
 				ev.Kind = event.Removed
 				ev.Engine = pick(engine, n)

@@ -28,9 +28,9 @@ func Fuzz(f *testing.F, newIndex func() core.Index) {
 // for StoreFrom, one byte of parent, one of length, and a byte for each block: hashes and
 // contents are one nibble each, so that they collide.
 //
-//	byte 0: bits 0-2 kind, 3 copies counted, 4 parent, 5 hash-only, 6 one
-//	        block after the other (lengths up to 64, counting up), 7 by a
-//	        crowd of further holders as well
+//	byte 0: bits 0-2 kind, 3 copies counted, 4 parent, 5 hash-only, or StoreCopies
+//	        for Forget, with a byte of how many, 6 one block after the other (lengths
+//	        up to 64, counting up), 7 by a crowd of further holders as well
 //	byte 1: bits 0-2 holder, 3-4 tier, 5-7 length - 1
 func Decode(data []byte) []Op {
 	var ops []Op
@@ -61,11 +61,14 @@ func Decode(data []byte) []Op {
 		case 6:
 			ev.Kind, ev.AllTiers = event.Cleared, a&16 != 0
 			blocks = 0
-		case 7: // Forget or StoreFrom
+		case 7: // Forget, StoreCopies or StoreFrom
 			content = false
-			if a&16 != 0 {
+			switch {
+			case a&16 != 0:
 				ev.HasParent, ev.AllTiers, ev.Parent = true, true, nibble(take())
 				blocks = 0
+			case a&32 != 0:
+				ev.AllTiers, ev.DPRank = true, uint32(nibble(take())) //nolint:gosec // the most, too
 			}
 		}
 		if a&64 != 0 && blocks > 0 {

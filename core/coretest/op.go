@@ -10,9 +10,9 @@ import (
 )
 
 // Op is one operation on an index. Event.Kind says which: Stored, Removed and
-// Cleared as on the wire, 0 for Forget and, with a parent, for Infer of it or,
-// with AllTiers, for StoreFrom of it: from holder Engine[0] or, of those whose bits
-// of DPRank are not set, the lowest.
+// Cleared as on the wire, 0 for Forget or, with AllTiers, for StoreCopies, DPRank of each; and,
+// with a parent, for Infer of it or, with AllTiers, for StoreFrom of it: from holder Engine[0] or,
+// of those whose bits of DPRank are not set, the lowest.
 type Op struct {
 	Holder core.Holder
 	Count  bool // count copies
@@ -32,6 +32,13 @@ func (op *Op) Apply(x core.Index) core.Outcome {
 	case 0:
 		if op.Event.HasParent {
 			return op.inferOrAdopt(x)
+		}
+		if op.Event.AllTiers {
+			var out core.Outcome
+			for _, e := range op.Event.Engine {
+				out.Add(x.StoreCopies(op.Holder, op.Event.Tier, e, op.Event.DPRank))
+			}
+			return out
 		}
 		return core.Outcome{Replaced: x.Forget(op.Holder, op.Event.Engine)}
 	}
