@@ -66,6 +66,11 @@ func (x *tierwise) Store(h core.Holder, ev *event.Event, count bool) core.Outcom
 	return x.Radix.Store(h, ev, count)
 }
 
+func (x *tierwise) StoreCopies(h core.Holder, tier event.Tier, hash uint64, n uint32) core.Outcome {
+	x.write(h)
+	return x.Radix.StoreCopies(h, tier, hash, n)
+}
+
 func (x *tierwise) Remove(h core.Holder, ev *event.Event, count bool) core.Outcome {
 	x.write(h)
 	return x.Radix.Remove(h, ev, count)

@@ -89,6 +89,10 @@ func (r *reborn) Store(h core.Holder, ev *event.Event, countCopies bool) core.Ou
 	return r.write(coretest.Op{Holder: h, Count: countCopies, Event: *ev})
 }
 
+func (r *reborn) StoreCopies(h core.Holder, tier event.Tier, hash uint64, n uint32) core.Outcome {
+	return r.write(coretest.Op{Holder: h, Event: event.Event{AllTiers: true, Tier: tier, DPRank: n, Engine: []uint64{hash}}})
+}
+
 func (r *reborn) Remove(h core.Holder, ev *event.Event, countCopies bool) core.Outcome {
 	return r.write(coretest.Op{Holder: h, Count: countCopies, Event: *ev})
 }

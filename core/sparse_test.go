@@ -90,6 +90,12 @@ func (x *tempered) Store(h core.Holder, ev *event.Event, count bool) core.Outcom
 	return x.Radix.Store(h, ev, count)
 }
 
+func (x *tempered) StoreCopies(h core.Holder, tier event.Tier, hash uint64, n uint32) core.Outcome {
+	x.before(x.Radix, x.r)
+	defer x.done()
+	return x.Radix.StoreCopies(h, tier, hash, n)
+}
+
 func (x *tempered) Remove(h core.Holder, ev *event.Event, count bool) core.Outcome {
 	x.before(x.Radix, x.r)
 	defer x.done()
