@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -15,11 +16,17 @@ import (
 
 // doubtful says of which ranks the index does not have what they hold, as far as is
 // known; "" if there are none.
-func (r *Replica) doubtful() string {
+func (r *Replica) doubtful() string { return doubts(r.EachReading) }
+
+func doubts(each func(f func(*Reading))) string {
+	type rank struct {
+		space event.Space
+		id    shard.RankID
+	}
+	last := make(map[rank]Reading) // as it is read by now
+	each(func(s *Reading) { last[rank{s.Space, s.RankID}] = *s })
 	var texts []string
-	var ranks []Reading
-	r.EachReading(func(s *Reading) { ranks = append(ranks, *s) })
-	slices.SortFunc(ranks, func(a, b Reading) int {
+	ranks := slices.SortedFunc(maps.Values(last), func(a, b Reading) int {
 		return cmp.Or(strings.Compare(a.Space.Model, b.Space.Model), cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.DPRank, b.DPRank))
 	})
 	for _, kind := range []struct {

@@ -41,3 +41,14 @@ func TestAnEngineThatIsAwayIsStale(t *testing.T) {
 		t.Errorf("doubtful: %q", text)
 	}
 }
+
+// A rank that came from a publisher and is read from its engine by now counts once, as it is read by now.
+func TestARankThatIsReadOtherwiseByNow(t *testing.T) {
+	was := Reading{RankID: shard.RankID{Worker: 7}, Stale: true, Why: "its publisher does not answer"}
+	for _, now := range []Reading{{RankID: was.RankID, Direct: true}, {RankID: was.RankID, Direct: true, Stale: true, Why: "its engine is away"}} {
+		text := doubts(func(f func(*Reading)) { f(&was); f(&now) })
+		if now.Stale != strings.Contains(text, "1 ranks are stale, worker 7, rank 0 of model \"\" the first: its engine is away") || !now.Stale && text != "" {
+			t.Errorf("%+v: %q", now, text)
+		}
+	}
+}
