@@ -139,7 +139,7 @@ fuzz: ## run each fuzz target for FUZZTIME (20s)
 		done; \
 	done
 
-# make test takes 13 minutes on two processors (765 s, 28 November 2026); not all of it is seeds,
+# make test takes 13 minutes on two slow processors (774 s, 30 November 2026); not all of it is seeds,
 # so 50 times as many take less than 50 times as long.
 nightly: export KVATLAS_TEST_SCALE = $(SCALE)
 nightly: TESTFLAGS = -shuffle=on -timeout=0

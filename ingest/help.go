@@ -55,7 +55,7 @@ func Help() map[string]string {
 		"kvatlas_ingest_lag_messages":               "Messages of a stream that are not applied yet.",
 		"kvatlas_ingest_lag_seconds":                "Age of the oldest message of a stream that is not applied yet, in seconds.",
 		"kvatlas_ingest_position":                   "Sequence number up to which everything of a stream is applied.",
-		"kvatlas_ingest_contact_seconds":            "For how long nothing has been heard of NATS; what other metrics of streams say is as of then.",
+		"kvatlas_ingest_contact_seconds":            "For how long nothing has been heard of NATS, or what came meanwhile is not applied yet; what other metrics of streams say is as of then.",
 		"kvatlas_ingest_stalled":                    "1 if the stream has more and none of it has come or been applied for a while, else 0.",
 		"kvatlas_ingest_in_flight_messages":         "Messages of a stream that are read and not applied yet.",
 		"kvatlas_ingest_in_flight_bytes":            "Bytes of a stream's messages that are read and not applied yet.",
