@@ -69,7 +69,7 @@ release: ## archives, packages, image, chart, SBOM and checksums of HEAD in dist
 test-release: ## two releases of HEAD, compared, unpacked, run and installed (builds every target; TARGETS=os/arch,… for some; DIST=folder, one that is there)
 	KVATLAS_TEST_RELEASE=1 KVATLAS_RELEASE_DIST='$(abspath $(DIST))' KVATLAS_RELEASE_TARGETS='$(TARGETS)' $(GO) test -C tools/release -count=1 -timeout=0 -run '$(RUN)' .
 
-test: ## vet and test everything, with the race detector where a C compiler is present
+test: ## vet and test everything, what shares anything with the race detector where a C compiler is present
 	@[ -n "$(RACE)" ] || echo "no C compiler: testing without the race detector"
 	$(GO) vet $(RACE) -trimpath $(PKG)
 	@mkdir -p '$(PROGRAMS)'

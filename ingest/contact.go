@@ -15,8 +15,8 @@ import (
 var ErrSilent = errors.New("nothing has been heard of NATS")
 
 // contact is when the server last told how its streams are, or brought a message; after a silence, only
-// once what is missing is applied. Without it nobody knows what has been published since. It is safe for concurrent use. It goes by
-// the process's own clock: with that of the day set back, silence would not be noticed.
+// once what is missing is applied. Without it nobody knows what has been published since. It is safe for
+// concurrent use. It goes by the process's own clock: with that of the day set back, silence would not be noticed.
 type contact struct {
 	began time.Time
 	after atomic.Int64 // ns

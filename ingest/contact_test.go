@@ -5,17 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/VictoriaMetrics/metrics"
 	"github.com/nats-io/nats.go"
 
-	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/ingest/follow"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
-	"github.com/kvatlas/kvatlas/shard"
 )
 
 // What NATS does not do is shown as what it means, not in the words of its client.
@@ -49,22 +45,8 @@ func openSilent(t *testing.T) (in *Ingest, letThrough func()) {
 	t.Helper()
 	n := newNATSBench(t, startBroker(t, t.TempDir()).Conn())
 	n.fleet(2, 100, nil)
-	gate := make(chan struct{})
-	r := &replica{set: shard.New(shard.Config{}), metrics: metrics.NewSet(), asked: &asked{}}
-	t.Cleanup(r.set.Close)
-	cfg := n.config("one", r, nil)
-	cfg.Discover = time.Hour // this test looks itself
-	cfg.Index = func(sp event.Space) (Applier, error) {
-		a, err := r.set.Open(sp)
-		return &slowIndex{a, gate}, err
-	}
-	in, err := Open(deadline(t), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(in.Close)
-	letThrough = sync.OnceFunc(func() { close(gate) })
-	t.Cleanup(letThrough)
+	r, letThrough := n.heldUp(func(cfg *Config) { cfg.Discover = time.Hour }) // the test looks itself
+	in = r.Ingest
 	in.contact.after.Store(-int64(in.cfg.StaleAfter))
 	return in, letThrough
 }

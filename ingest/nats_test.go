@@ -615,26 +615,34 @@ func (s *slowIndex) Apply(ctx context.Context, b *event.Batch, done func(core.Ou
 	return s.Applier.Apply(ctx, b, done)
 }
 
-func TestReadyOnlyOnceCaughtUp(t *testing.T) {
-	n := newNATSBench(t, startBroker(t, t.TempDir()).Conn())
-	n.fleet(2, 400, nil)
+// heldUp returns a replica to whose index nothing is applied before it is let through.
+func (n *natsBench) heldUp(change func(cfg *Config)) (r *replica, letThrough func()) {
+	n.t.Helper()
 	gate := make(chan struct{})
-	letThrough := sync.OnceFunc(func() { close(gate) })
-	r := &replica{set: shard.New(shard.Config{}), metrics: metrics.NewSet(), asked: &asked{}}
-	t.Cleanup(r.set.Close)
+	letThrough = sync.OnceFunc(func() { close(gate) })
+	r = &replica{set: shard.New(shard.Config{}), metrics: metrics.NewSet(), asked: &asked{}}
+	n.t.Cleanup(r.set.Close)
 	cfg := n.config("one", r, nil)
-	cfg.MaxMessages = 4
+	change(&cfg)
 	cfg.Index = func(sp event.Space) (Applier, error) {
 		a, err := r.set.Open(sp)
 		return &slowIndex{a, gate}, err
 	}
-	in, err := Open(deadline(t), cfg)
+	in, err := Open(deadline(n.t), cfg)
 	if err != nil {
-		t.Fatal(err)
+		n.t.Fatal(err)
 	}
-	t.Cleanup(in.Close)
-	t.Cleanup(letThrough)
+	n.t.Cleanup(in.Close)
+	n.t.Cleanup(letThrough)
 	r.Ingest = in
+	return r, letThrough
+}
+
+func TestReadyOnlyOnceCaughtUp(t *testing.T) {
+	n := newNATSBench(t, startBroker(t, t.TempDir()).Conn())
+	n.fleet(2, 400, nil)
+	r, letThrough := n.heldUp(func(cfg *Config) { cfg.MaxMessages = 4 })
+	in := r.Ingest
 	waittest.For(t, "the reader waits for the index", func() bool { return in.Streams()[0].InFlight == 4 })
 	s := in.Streams()[0]
 	if s.CaughtUp || in.Ready() == nil || s.Lag == 0 || s.LagTime <= 0 {

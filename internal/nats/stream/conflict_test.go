@@ -3,26 +3,15 @@ package stream
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"testing"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-
-	"github.com/kvatlas/kvatlas/internal/nats/broker"
 )
 
 // A key that another writes at the moment is a conflict, also by the code of streams with several copies.
 func TestConflicts(t *testing.T) {
-	b, err := broker.Open(testContext(t), broker.Config{URL: broker.Embedded, DataDir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = b.Close() })
-	js, err := jetstream.New(b.Conn())
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := startServer(t)
 	kv, err := OpenKV(testContext(t), js, jetstream.KeyValueConfig{Bucket: "b", Replicas: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -53,7 +42,7 @@ func TestConflicts(t *testing.T) {
 	for code, conflict := range map[jetstream.ErrorCode]bool{
 		jetstream.JSErrCodeStreamWrongLastSequence: true, jetstream.JSErrCodeStreamWrongLastSequenceConstant: true, storeFailed: false,
 	} {
-		sub, err := b.Conn().Subscribe("$KV.b.>", func(m *nats.Msg) {
+		sub, err := js.Conn().Subscribe("$KV.b.>", func(m *nats.Msg) {
 			_ = m.Respond(fmt.Appendf(nil, `{"error":{"code":400,"err_code":%d,"description":"no"}}`, code))
 		})
 		if err != nil {

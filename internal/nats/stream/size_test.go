@@ -227,15 +227,7 @@ func (u *unheard) KeyValue(ctx context.Context, bucket string) (jetstream.KeyVal
 
 // A bucket that is made by several at once is there for each of them once it is opened.
 func TestABucketThatNotAllServersHaveHeardOf(t *testing.T) {
-	b, err := broker.Open(testContext(t), broker.Config{URL: broker.Embedded, DataDir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = b.Close() })
-	js, err := jetstream.New(b.Conn())
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := startServer(t)
 	for _, description := range []string{"made", "made by another"} {
 		u := &unheard{js, 4}
 		if _, err := OpenKV(testContext(t), u, jetstream.KeyValueConfig{Bucket: "b", Description: description}); err != nil || u.times >= 0 {

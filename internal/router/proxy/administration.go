@@ -38,10 +38,8 @@ const (
 // model's, or to the one that it names. Nothing is booked or repeated, and engines
 // that get no other requests get it too.
 func (p *Proxy) serveAdministration(w http.ResponseWriter, r *http.Request) {
-	_, known := secure.CallerOf(r.Context())
-	closed := !p.cfg.PassThrough || p.cfg.Administration == AdminNone
-	if closed || !known && p.cfg.Administration != AdminOpen || r.URL.Path == "/" {
-		p.refuse(w, r, p.notAdministered(w, r))
+	if no := p.notAdministered(w, r); no != nil {
+		p.refuse(w, r, no)
 		return
 	}
 	q, done := p.take(w, r)
@@ -60,7 +58,7 @@ func (p *Proxy) serveAdministration(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// notAdministered returns why the caller may not.
+// notAdministered returns why the caller may not; nil if he may.
 func (p *Proxy) notAdministered(w http.ResponseWriter, r *http.Request) *refusal {
 	if r.URL.Path == "/" { // no engine has anything there: somebody looks what this is
 		return refuse(http.StatusNotFound, "unknown_route",
@@ -68,6 +66,9 @@ func (p *Proxy) notAdministered(w http.ResponseWriter, r *http.Request) *refusal
 	}
 	if !p.cfg.PassThrough || p.cfg.Administration == AdminNone {
 		return refuse(http.StatusNotFound, "unknown_route", "no such route here")
+	}
+	if _, known := secure.CallerOf(r.Context()); known || p.cfg.Administration == AdminOpen {
+		return nil
 	}
 	if methods := p.routes.methodsOf(r.URL.Path); methods != nil { // more likely a slip than a wish to administer
 		allow := strings.Join(methods, ", ")

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -117,7 +118,7 @@ func (p *Proxy) keepOut(w http.ResponseWriter, r *http.Request, status int, head
 		p.refuseAs(w, no, edge.Refuse(status, header, no.reason, message).JSON())
 		return
 	case c == administration && header == "Authorization" && status == http.StatusForbidden:
-		no = p.notAdministered(w, r)
+		no = cmp.Or(p.notAdministered(w, r), no)
 	}
 	p.refuse(w, r, no)
 }
