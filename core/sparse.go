@@ -167,7 +167,7 @@ func (x *Radix) eachPresent(h Holder, hs *holderState, f func(r *run, ex *except
 		}
 		x.looks = 1
 	}
-	for i := range hs.runs.len() {
+	for i := hs.runs.len() - 1; i >= 0; i-- {
 		r := x.made(hs.runs.at(uint32(i)))
 		if r == nil || r.looked == x.looks || !x.isListed(r, h) {
 			continue
@@ -493,3 +493,4 @@ func (x *Radix) enterForAll(hash uint64) {
 		}
 	}
 }
+
