@@ -80,8 +80,8 @@ type labRow struct {
 // labPolicies are compared where none is named.
 const labPolicies = "round-robin,smg,llm-d,prefill-x-batch,dynamo,dynamo-scale-8,dynamo-scale-32,dynamo-scale-32+wspt-0,auto"
 
-// labHeap is the bytes of the heap that are on huge pages: more than a million requests on 256 engines use.
-const labHeap = 2000 << 20
+// hugeHeap is the bytes of the heap that are on huge pages, where they are asked for: more than a million requests of the lab on 256 engines use.
+const hugeHeap = 2000 << 20
 
 func runLab(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	o, err := parseLab(args, stderr)

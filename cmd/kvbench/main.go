@@ -43,7 +43,7 @@ const usage = `usage: kvbench replay --corpus FILE | --wide LENGTHxWORKERS [flag
 func main() {
 	// Here, once a process: a second time the memory would be cleared, and is touched by that.
 	if len(os.Args) > 1 && (os.Args[1] == "lab" || os.Args[1] == "labtable") {
-		hugemem.Heap(labHeap)
+		hugemem.Heap(hugeHeap)
 	}
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
@@ -142,12 +142,16 @@ type options struct {
 	shards, spaces, queue int
 	lookup                time.Duration
 	copies, resident      bool
+	huge                  bool
 }
 
 func runReplay(_ context.Context, args []string, stdout, stderr io.Writer) error {
 	o, err := parse(args, stderr)
 	if err != nil {
 		return err
+	}
+	if o.huge {
+		hugemem.Heap(hugeHeap)
 	}
 	return measure(o, stdout)
 }
@@ -168,6 +172,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.DurationVar(&o.lookup, "lookup", 3*time.Second, "how long L goes on, in whole rounds of its requests")
 	f.BoolVar(&o.copies, "copies", true, "count copies, as for raw engine streams")
 	f.BoolVar(&o.resident, "resident", false, "W: give free pages back to the system first, and say how much the process grew")
+	f.BoolVar(&o.huge, "huge-pages", false, "have the heap on huge pages, as programs with --huge-pages")
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of the measurement to `file`")
 	return o, parseFlags(f, args, func() error {
 		if wide != "" {
