@@ -88,7 +88,9 @@ func BenchmarkStoreOne(b *testing.B) {
 			}
 		}, func(i int) {
 			if p, ok := ix.(core.Prefetcher); ok && n+i+1 < len(events) {
-				p.Prefetch(0, &events[n+i+1])
+				next := core.Holder((i + 1) % n % holders)
+				p.Prefetch(next, &events[n+i+1])
+				p.PrefetchSingles(next, events[n+i+1].Engine)
 			}
 			expect(b, "stored", ix.Store(core.Holder(i%n%holders), &events[n+i], true).Stored, 1)
 		})

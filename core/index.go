@@ -173,9 +173,15 @@ type Clearer interface {
 	Owed() int
 }
 
-// Prefetcher is an Index that can be told which event, of which holder, comes after the one that
-// is about to be applied, so that its memory is on the way meanwhile. Telling
-// it changes nothing else, and need not be true.
+// Prefetcher is an Index that can be told what comes, so that its memory is on the way meanwhile. Telling it changes
+// nothing else, and need not be true.
 type Prefetcher interface {
+	// Prefetch tells which event, of which holder, comes after the one that is about to be applied.
 	Prefetch(h Holder, ev *event.Event)
+	// PrefetchSingles tells of events of one block that the holder has among those to come, by their engine hashes: of
+	// MostSingles at most.
+	PrefetchSingles(h Holder, hashes []uint64)
 }
+
+// MostSingles is of how many events of one block a Prefetcher is told at once.
+const MostSingles = filterBatch

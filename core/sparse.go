@@ -493,4 +493,3 @@ func (x *Radix) enterForAll(hash uint64) {
 		}
 	}
 }
-

@@ -364,12 +364,21 @@ func (x *Radix) Prefetch(h Holder, ev *event.Event) {
 	x.now, x.ahead = x.ahead, x.now
 	askFirst(ev.Local)
 	if hs := x.state(h); hs != nil && hs.filter != nil {
-		x.ahead.named = 0
-		hs.filter.ask(&x.key, ev.Engine)
+		if x.ahead.named = 0; len(ev.Engine) > 1 {
+			hs.filter.ask(&x.key, ev.Engine)
+		}
 		return
 	}
 	x.dir.locate(x.ahead, ev.Engine)
 	x.ahead.named = copy(x.ahead.hashes[:], ev.Engine)
+}
+
+// PrefetchSingles implements Prefetcher: of a sparse holder the lines in its filter come all at once. One after the other most
+// of the time that they save would go to translating their addresses, for which a processor waits when it asks for a line.
+func (x *Radix) PrefetchSingles(h Holder, hashes []uint64) {
+	if hs := x.state(h); hs != nil && hs.filter != nil {
+		hs.filter.ask(&x.key, hashes)
+	}
 }
 
 // rebound ends what a hash meant to the holder before it was bound anew.

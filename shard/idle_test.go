@@ -44,6 +44,11 @@ func (w *watched) Prefetch(h core.Holder, ev *event.Event) {
 	w.Radix.Prefetch(h, ev)
 }
 
+func (w *watched) PrefetchSingles(h core.Holder, hashes []uint64) {
+	w.asked++
+	w.Radix.PrefetchSingles(h, hashes)
+}
+
 // chainIn returns n hashes of a chain that begins in the shard.
 func chainIn(sp *Space, number int, from uint64, n int) []uint64 {
 	for sp.shardOf(from) != number {

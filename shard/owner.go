@@ -21,13 +21,14 @@ type owner struct {
 	number   int
 	index    core.Index
 	queue    chan *task
-	prefetch func(core.Holder, *event.Event) // the index's, if it has that
+	prefetch core.Prefetcher // the index, if it is one
 	blockOps atomic.Uint64
 
 	members []*member                // by holder number: who had blocks here under it last, in this shard's order
 	hidden  map[core.Holder]struct{} // numbers of replacements that are not committed
 	leaving []*leaving               // what is left of them is taken apart between tasks, the first one first
 	votes   []parentVote             // scratch of storeHashOnly
+	singles [core.MostSingles]uint64 // scratch of prefetchSingles
 
 	account account
 	full    atomic.Bool // the index is close to how many blocks it can number
@@ -92,6 +93,9 @@ func (o *owner) apply(t *task) (changed bool) {
 	before := *out
 	var last *member // of the last event of a rank that this shard has something of
 	for i := range t.batch.Events {
+		if i%len(o.singles) == 0 {
+			o.prefetchSingles(t, i)
+		}
 		ev, m := &t.batch.Events[i], t.members[i]
 		if ev.Kind != event.Cleared && ev.Tier >= event.NumTiers {
 			continue
@@ -177,10 +181,39 @@ func (o *owner) prefetchAfter(t *task, i int) {
 	for i++; i < len(t.batch.Events); i++ {
 		ev, m := &t.batch.Events[i], t.members[i]
 		if m != nil && (!o.index.Empty(o.holder(m)) || o.begins(ev)) {
-			o.prefetch(o.holder(m), ev)
+			o.prefetch.Prefetch(o.holder(m), ev)
 			return
 		}
 	}
+}
+
+// prefetchSingles tells the index of those events of one block that follow in the batch, from the i-th on, as many as it is
+// told of at once.
+func (o *owner) prefetchSingles(t *task, i int) {
+	if o.prefetch == nil || len(t.batch.Events) == 1 {
+		return
+	}
+	var of *member
+	n := 0
+	tell := func() {
+		if n > 0 {
+			o.prefetch.PrefetchSingles(o.holder(of), o.singles[:n])
+			n = 0
+		}
+	}
+	for end := min(i+len(o.singles), len(t.batch.Events)); i < end; i++ {
+		ev, m := &t.batch.Events[i], t.members[i]
+		if m == nil || len(ev.Engine) != 1 || m != of && o.index.Empty(o.holder(m)) {
+			continue
+		}
+		if m != of {
+			tell()
+			of = m
+		}
+		o.singles[n] = ev.Engine[0]
+		n++
+	}
+	tell()
 }
 
 // applyUnknown counts an event of a rank that has no holder number.

@@ -80,9 +80,7 @@ func newSpace(key event.Space, cfg Config, l *ledger) *Space {
 		o.account.ledger = l
 		o.index = o.account.newIndex(cfg)
 		o.account.recompute(o.index)
-		if p, ok := o.index.(core.Prefetcher); ok {
-			o.prefetch = p.Prefetch
-		}
+		o.prefetch, _ = o.index.(core.Prefetcher)
 		s.shards = append(s.shards, o)
 	}
 	for _, o := range s.shards {

@@ -56,6 +56,7 @@ func announce(x core.Index, ops []Op, at int) {
 	}
 	if ok && next < len(ops) {
 		p.Prefetch(ops[next].Holder, &ops[next].Event)
+		p.PrefetchSingles(ops[next].Holder, ops[next].Event.Engine)
 	}
 }
 
