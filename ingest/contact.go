@@ -16,10 +16,12 @@ var ErrSilent = errors.New("nothing has been heard of NATS")
 
 // contact is when the server last told how its streams are, or brought a message; after a silence, only
 // once what is missing is applied. Without it nobody knows what has been published since. It is safe for
-// concurrent use. It goes by the process's own clock: with that of the day set back, silence would not be noticed.
+// concurrent use. It goes by the process's own clock, or by that of the day where more has passed by it: set back,
+// that one does not tell a silence, and the own one stands still while the machine sleeps, or its VM is halted.
 type contact struct {
 	began time.Time
-	after atomic.Int64 // ns
+	after atomic.Int64 // ns, by the own clock
+	day   atomic.Int64 // the same by the clock of the day
 }
 
 // heard notes a word of the server. It does not end a silence: that is over once what the
@@ -34,7 +36,12 @@ func (c *contact) heard(now time.Time, cfg *Config) {
 func (c *contact) known(at time.Time) {
 	after := int64(at.Sub(c.began))
 	for {
-		if is := c.after.Load(); is >= after || c.after.CompareAndSwap(is, after) {
+		is := c.after.Load()
+		if is >= after {
+			return
+		}
+		if c.after.CompareAndSwap(is, after) {
+			c.day.Store(int64(at.Round(0).Sub(c.began.Round(0))))
 			return
 		}
 	}
@@ -42,12 +49,17 @@ func (c *contact) known(at time.Time) {
 
 func (c *contact) last() time.Time { return c.began.Add(time.Duration(c.after.Load())) }
 
+// past returns how long ago it was.
+func (c *contact) past(now time.Time) time.Duration {
+	return max(now.Sub(c.last()), now.Round(0).Sub(c.began.Round(0))-time.Duration(c.day.Load()))
+}
+
 // silent returns an error if it was that long ago; nil for a contact that nobody keeps.
 func (c *contact) silent(now time.Time, cfg *Config) error {
-	if c == nil || now.Sub(c.last()) < cfg.StaleAfter {
+	if c == nil || c.past(now) < cfg.StaleAfter {
 		return nil
 	}
-	return fmt.Errorf("%w for %v: what has been published since is not known", ErrSilent, now.Sub(c.last()).Round(time.Second))
+	return fmt.Errorf("%w for %v: what has been published since is not known", ErrSilent, c.past(now).Round(time.Second))
 }
 
 // Silent returns why what is known is of before; nil as long as NATS was heard of late.
@@ -106,5 +118,5 @@ func (r *reader) gone(err error) bool {
 func (in *Ingest) exposeContact() {
 	const name = "kvatlas_ingest_contact_seconds"
 	in.cfg.Metrics.UnregisterMetric(name) // of an earlier Ingest on the same Set
-	in.cfg.Metrics.NewGauge(name, func() float64 { return time.Since(in.contact.last()).Seconds() })
+	in.cfg.Metrics.NewGauge(name, func() float64 { return in.contact.past(time.Now()).Seconds() })
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/nats-io/nats.go"
 
@@ -36,6 +37,30 @@ func TestSilenceIsNotToldByTheClockOfTheDay(t *testing.T) {
 	}
 	if err := c.silent(now.Add(time.Minute), &cfg); !errors.Is(err, ErrSilent) {
 		t.Error(err)
+	}
+}
+
+// While a machine sleeps, or a VM is halted, the process's own clock stands still, and what is published meanwhile
+// is not known all the same.
+func TestASleepOfTheMachineIsASilence(t *testing.T) {
+	now := time.Now()
+	c, cfg := contact{began: now.Add(-time.Hour)}, Config{StaleAfter: time.Minute}
+	c.known(now)
+	awake := now
+	(*[2]uint64)(unsafe.Pointer(&awake))[0] += 600 << 30 // seconds of the clock of the day, see time.Time
+	if awake.Sub(now) != 0 || awake.Unix()-now.Unix() != 600 {
+		t.Fatalf("%v is no time after a sleep of 10 minutes at %v", awake, now)
+	}
+	c.heard(awake, &cfg) // a message of before, say
+	if err := c.silent(awake, &cfg); !errors.Is(err, ErrSilent) || !strings.Contains(err.Error(), "10m0s") {
+		t.Error("what is known is 10 minutes old, and counts as fresh:", err)
+	}
+	c.known(awake.Add(time.Second))
+	if err := c.silent(awake.Add(time.Second), &cfg); err != nil {
+		t.Error("what came meanwhile is applied:", err)
+	}
+	if err := c.silent(now.Add(time.Second+time.Minute), &cfg); !errors.Is(err, ErrSilent) {
+		t.Error("the clock of the day was set back, and a silence is not noticed:", err)
 	}
 }
 
