@@ -75,12 +75,6 @@ type ledgerConfig struct {
 	maxWorkers int
 }
 
-type drain struct {
-	since     time.Time
-	by        string
-	confirmed bool
-}
-
 // Corrupt is a value of the bucket that is ignored.
 type Corrupt struct {
 	Key    string
@@ -121,12 +115,6 @@ func (l *ledger) loaded(now time.Time) {
 			if !h.confirmed && h.missing.IsZero() {
 				h.missing = now
 			}
-		}
-	}
-	for worker, d := range l.drains {
-		if !d.confirmed {
-			delete(l.drains, worker)
-			l.drainChanged(worker)
 		}
 	}
 }
@@ -281,38 +269,6 @@ func (l *ledger) unregister(now time.Time, src source, key string, list []depart
 	l.recompute(now, m, false, news)
 }
 
-func (l *ledger) drain(c change) error {
-	if c.deleted {
-		worker, err := drainWorker(c.key)
-		if err == nil && l.drains[worker] != nil {
-			delete(l.drains, worker)
-			l.drainChanged(worker)
-		}
-		return err
-	}
-	worker, r, err := parseDrain(c.key, c.value)
-	if err != nil {
-		return err
-	}
-	if len(l.drains) >= l.cfg.maxWorkers && l.drains[worker] == nil {
-		return corrupt("too_many", "already %d drained workers", len(l.drains))
-	}
-	before := l.drains[worker]
-	l.drains[worker] = &drain{since: r.Since, by: r.By, confirmed: true}
-	if before == nil || !before.since.Equal(r.Since) {
-		l.drainChanged(worker)
-	}
-	return nil
-}
-
-func (l *ledger) drainChanged(worker uint64) {
-	for _, m := range l.members {
-		if m.key.Worker == worker && m.state != Gone {
-			l.tell(Event{Kind: Updated, Entry: l.entry(m)})
-		}
-	}
-}
-
 func (l *ledger) replica(now time.Time, c change) error {
 	if c.deleted {
 		delete(l.replicas, c.key)
@@ -325,6 +281,7 @@ func (l *ledger) replica(now time.Time, c change) error {
 	}
 	if l.cfg.replica != "" && c.key == replicaKey(l.cfg.replica) && b.Nonce == l.cfg.nonce {
 		l.beat(now, c.created)
+		l.undrain(c)
 	}
 	return nil
 }

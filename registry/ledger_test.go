@@ -279,6 +279,8 @@ func TestAnEmptyBucketLosesNobodyWhoLives(t *testing.T) {
 	w.take()
 	clear(w.last)
 	w.load()
+	w.expect("") // who answers may be behind
+	w.step(testBeat)
 	w.expect("updated 1") // nobody says any more that it is drained
 	w.live(10*time.Second, a)
 	w.expect("updated 2")
@@ -409,6 +411,48 @@ func TestDrainedWorkersStay(t *testing.T) {
 	w.expect("updated 1")
 	if s := w.state(a); s != "live" {
 		t.Fatal(s)
+	}
+}
+
+// A replica that begins again to watch may do so at a server of a cluster that is behind: who was drained
+// meanwhile stays so, whatever that one says of before.
+func TestDrainedWorkersStayAtAServerThatIsBehind(t *testing.T) {
+	w, all := newWorld(t), []Worker{testWorker(1), testWorker(2), testWorker(3)}
+	w.live(10*time.Second, all...)
+	mark := drainRecord{Version: 1, Since: epoch, By: "op"}
+	w.store(drainKey(2), mark)
+	w.store(drainKey(3), mark)
+	w.store(drainKey(3), nil)
+	w.step(testBeat)
+	for _, wk := range all {
+		w.announce(wk, wk.ID)
+	}
+	behind := maps.Clone(w.last)
+	var since []change
+	for _, c := range []struct {
+		key   string
+		value any
+	}{{drainKey(1), mark}, {drainKey(2), nil}, {drainKey(2), mark}, {drainKey(3), mark}} {
+		w.now = w.now.Add(time.Millisecond)
+		w.store(c.key, c.value)
+		since = append(since, w.last[c.key])
+	}
+	w.step(testBeat)
+	w.take()
+	caughtUp := w.last
+	w.last = behind
+	w.load()
+	w.l.apply(w.clock(), behind[replicaKey("me")]) // of before
+	for _, c := range since {
+		w.l.apply(w.clock(), c)
+	}
+	w.last = caughtUp
+	w.step(testBeat)
+	w.expect("")
+	for _, wk := range all {
+		if s := w.state(wk); s != "drained" {
+			t.Error(wk.ID, s)
+		}
 	}
 }
 
