@@ -84,6 +84,20 @@ func changeOf(e jetstream.KeyValueEntry) change {
 		revision: e.Revision(), created: e.Created()}
 }
 
+// newest returns a key as the stream's leader has it, see stream.Newest, and an error that wraps
+// jetstream.ErrKeyNotFound if it is not there or was deleted.
+func (b *Bucket) newest(ctx context.Context, key string) (value []byte, revision uint64, err error) {
+	bucket := BucketName(b.namespace)
+	m, err := stream.Newest(ctx, b.js, "KV_"+bucket, "$KV."+bucket+"."+key)
+	if errors.Is(err, jetstream.ErrMsgNotFound) || err == nil && m.Header.Get("KV-Operation") != "" {
+		err = jetstream.ErrKeyNotFound
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	return m.Data, m.Sequence, nil
+}
+
 // clean takes garbage out of the bucket, unless it has changed since. It leaves
 // no marker: that would say that a worker left at this moment.
 func (b *Bucket) clean(ctx context.Context, g garbage) error {

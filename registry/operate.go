@@ -43,7 +43,7 @@ func (b *Bucket) Drain(ctx context.Context, worker uint64, by string) error {
 // Resume lets the worker be chosen again. The error wraps ErrAlready if it is
 // not drained.
 func (b *Bucket) Resume(ctx context.Context, worker uint64) error {
-	_, err := b.kv.Get(ctx, drainKey(worker))
+	_, _, err := b.newest(ctx, drainKey(worker))
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
 		return fmt.Errorf("registry: worker %d is not drained: %w", worker, ErrAlready)
 	}
@@ -121,21 +121,21 @@ func (b *Bucket) addHTTP(ctx context.Context, w Worker) (revision uint64, repeat
 		if !stream.IsConflict(err) {
 			break
 		}
-		var e jetstream.KeyValueEntry
-		if e, err = b.kv.Get(ctx, key); err != nil {
+		var was []byte
+		if was, revision, err = b.newest(ctx, key); err != nil {
 			if errors.Is(err, jetstream.ErrKeyNotFound) {
 				continue
 			}
 			break
 		}
-		old, bad := parseWorker(key, e.Value())
+		old, bad := parseWorker(key, was)
 		switch {
 		case bad != nil || old.Gone == nil && !old.Worker.equal(&w):
 			return 0, false, otherwise(&w)
 		case old.Gone == nil:
-			return e.Revision(), true, nil
+			return revision, true, nil
 		}
-		if revision, err = b.kv.Update(ctx, key, value, e.Revision()); !stream.IsConflict(err) {
+		if revision, err = b.kv.Update(ctx, key, value, revision); !stream.IsConflict(err) {
 			break
 		}
 	}

@@ -26,21 +26,21 @@ var errChanging = errors.New("its key keeps changing")
 // its place, unless the key changes again and again.
 func (b *Bucket) end(ctx context.Context, key string) error {
 	for range attempts {
-		e, err := b.kv.Get(ctx, key)
+		value, revision, err := b.newest(ctx, key)
 		if errors.Is(err, jetstream.ErrKeyNotFound) {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		r, err := parseWorker(key, e.Value())
+		r, err := parseWorker(key, value)
 		switch {
 		case err != nil: // nobody understands it
-			err = b.kv.Delete(ctx, key, jetstream.LastRevision(e.Revision()))
+			err = b.kv.Delete(ctx, key, jetstream.LastRevision(revision))
 		case r.Gone != nil:
 			return nil
 		default:
-			_, err = b.bury(ctx, key, r, b.moment(ctx, r.Worker.Key()), e.Revision())
+			_, err = b.bury(ctx, key, r, b.moment(ctx, r.Worker.Key()), revision)
 		}
 		if !stream.IsConflict(err) {
 			return err
