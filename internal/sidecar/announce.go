@@ -17,10 +17,12 @@ import (
 )
 
 // presence is the worker's place in the registry.
-type presence struct{ registered atomic.Bool }
+type presence struct {
+	registered   atomic.Bool
+	announcement atomic.Pointer[registry.Announcement] // nil: there is none yet
+}
 
-// announce keeps the worker in the registry until ctx ends. Its lease is left to
-// run out, so that a sidecar which restarts meanwhile costs nothing.
+// announce keeps the worker in the registry until ctx ends.
 func (s *Sidecar) announce(ctx context.Context) {
 	s.metrics.Gauge("kvatlas_publisher_registered", help()["kvatlas_publisher_registered"], func() float64 {
 		if s.registered.Load() {
@@ -28,18 +30,18 @@ func (s *Sidecar) announce(ctx context.Context) {
 		}
 		return 0
 	})
-	var a *registry.Announcement
 	cfg := registry.AnnounceConfig{Conn: s.broker.Conn(), Namespace: s.cfg.Namespace, Lease: s.cfg.Lease, Log: s.log,
 		Bucket: registry.BucketConfig{Replicas: s.cfg.Broker.Replicas}}
 	said := s.worker()
 	var news news
 	trouble := obs.NewLimited(s.log, complaintEvery, nil)
 	for {
-		err := ctx.Err()
+		a, err := s.announcement.Load(), ctx.Err()
 		switch now := s.worker(); {
 		case err != nil:
 		case a == nil:
 			a, err = registry.Register(ctx, now, cfg)
+			s.announcement.Store(a)
 			said = now
 		case news.due(time.Now(), &now, &said):
 			if err = a.Update(ctx, now); err == nil {
@@ -61,6 +63,21 @@ func (s *Sidecar) announce(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// leave ends the worker's registration, once everything is published: at once if its engine is gone, as where both
+// end with their pod. Else its lease is left to run out, so that a sidecar which restarts meanwhile costs nothing.
+func (s *Sidecar) leave(ctx context.Context) error {
+	a := s.announcement.Load()
+	if a == nil || slices.ContainsFunc(s.streams, func(st *stream) bool { return st.interrupted.Load() == nil }) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Lease/3) // as long as a heartbeat may take
+	defer cancel()
+	if err := a.Close(ctx); err != nil {
+		s.log.Warn("the engine is gone, and its registration lasts until its lease is over", "error", err)
+	}
+	return nil
 }
 
 // What is only seen of the engine (registry.Seen) is announced again when it changes: so many

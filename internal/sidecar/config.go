@@ -156,7 +156,7 @@ func (c *Config) Declare(set *conf.Set) {
 		engine's replay must reach back that far.`, conf.Between(10*time.Millisecond, time.Hour))
 	set.Bool(&c.Register, "register", true, "Announce the worker in the registry, with heartbeats.")
 	set.Duration(&c.Lease, "lease", registry.DefaultLease, `How long the worker counts as there without a heartbeat; one is
-		sent each third of it. It is not taken back at the end: a restart within the lease goes unnoticed.`,
+		sent each third of it. At the end it is taken back if the engine is gone; else a restart within the lease goes unnoticed.`,
 		conf.Between(time.Second, time.Hour))
 	c.Stream.Declare(set)
 	set.Duration(&c.StreamWait, "stream-wait", publish.DefaultStreamWait, `For how long the stream may refuse events, as it is full, before

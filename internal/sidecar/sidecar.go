@@ -127,6 +127,7 @@ func (s *Sidecar) stop() error {
 			all.Wait()
 			return errors.Join(errs...)
 		}},
+		proc.Step{Name: "leaving the registry", Run: s.leave},
 		proc.Step{Name: "leaving the broker", Run: func(context.Context) error {
 			if s.broker == nil {
 				return nil

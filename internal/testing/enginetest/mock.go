@@ -69,6 +69,13 @@ func (m *Mock) Restart() {
 	}
 }
 
+// Stop ends the engine's process, until Restart.
+func (m *Mock) Stop() {
+	for _, p := range m.pubs {
+		_ = p.Close() // as killed
+	}
+}
+
 func (m *Mock) start() error {
 	m.seed++
 	rnd := rand.New(rand.NewPCG(m.seed, 2))
