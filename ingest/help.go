@@ -37,7 +37,6 @@ func Help() map[string]string {
 		"kvatlas_ingest_overflow_events_total":      "Events dropped while their rank recovered, to be asked for once more.",
 		"kvatlas_ingest_truncated_ranks_total":      "Times that the memory budget refused blocks of a rank.",
 		"kvatlas_ingest_contested_ranks_total":      "Times that two processes were found to publish as one rank.",
-		"kvatlas_ingest_stale_ranks":                "Those of the incomplete ranks whose publisher may have what is missing; routers discount what they hold.",
 		"kvatlas_ingest_contested_ranks":            "Ranks that two processes publish as; the index holds nothing of them.",
 		"kvatlas_ingest_filtered_blocks_total":      "Block operations that are not indexed, by reason.",
 		"kvatlas_ingest_live_messages_total":        "Messages received without a stream.",

@@ -47,14 +47,11 @@ func (s *publisherSeries) add(k *RankStatus) {
 func (in *Ingest) writePublishers(w io.Writer) {
 	all := in.ranks()
 	ranks := make([]*RankStatus, len(all)) // the statuses are large: they stay where they are
-	incomplete, stale, contested := 0, 0, 0
+	incomplete, contested := 0, 0
 	for i := range all {
 		ranks[i] = &all[i]
 		if all[i].Incomplete {
 			incomplete++
-		}
-		if all[i].Stale {
-			stale++
 		}
 		if all[i].Is(follow.Contested) {
 			contested++
@@ -65,7 +62,6 @@ func (in *Ingest) writePublishers(w io.Writer) {
 		fmt.Fprintf(w, "%s %d\n", name, n)
 	}
 	gauge("kvatlas_ingest_incomplete_ranks", incomplete)
-	gauge("kvatlas_ingest_stale_ranks", stale)
 	gauge("kvatlas_ingest_contested_ranks", contested)
 	slices.SortFunc(ranks, func(a, b *RankStatus) int { return cmp.Or(a.FirstSeen.Compare(b.FirstSeen), a.compare(b)) })
 	own := min(len(ranks), in.cfg.MaxSeries)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -25,7 +26,7 @@ func TestAnEngineThatIsAwayIsStale(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg.Log = slog.New(slog.DiscardHandler)
+	cfg.Log, cfg.Metrics = slog.New(slog.DiscardHandler), obs.NewMetrics()
 	r, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -39,6 +40,10 @@ func TestAnEngineThatIsAwayIsStale(t *testing.T) {
 	})
 	if text := r.doubtful(); !strings.Contains(text, "1 ranks are stale, worker 7") || !strings.Contains(text, "connect") {
 		t.Errorf("doubtful: %q", text)
+	}
+	var text strings.Builder
+	if cfg.Metrics.WritePrometheus(&text); !strings.Contains(text.String(), "\nkvatlas_ingest_stale_ranks 1\n") {
+		t.Error("the metrics do not count it")
 	}
 }
 

@@ -16,6 +16,18 @@ import (
 	"github.com/kvatlas/kvatlas/snapshot/keeper"
 )
 
+// registerStale exposes of how many ranks the index lacks events.
+func (r *Replica) registerStale() {
+	const help = "Ranks, read from streams or from their engines, of which something is missing that is to be had, or nothing is heard; routers discount what they hold."
+	r.cfg.Metrics.Gauge("kvatlas_ingest_stale_ranks", help, func() float64 {
+		n := 0
+		for _, ranks := range r.Stale() {
+			n += len(ranks)
+		}
+		return float64(n)
+	})
+}
+
 // registerMetrics exposes what the index holds, by space, and explains what
 // ingest exposes.
 func registerMetrics(m *obs.Metrics, set *shard.Set) {

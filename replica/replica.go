@@ -248,6 +248,7 @@ func (r *Replica) readEvents(ctx context.Context, reg *registry.Registry) (err e
 		return err
 	}
 	r.ingest.Store(in)
+	r.registerStale()
 	if r.keeper != nil {
 		r.keeper.Run(in)
 	}
