@@ -19,7 +19,13 @@ import (
 type inflater struct {
 	limit int64
 	zstd  *zstd.Decoder
-	gzips sync.Pool // of *gzip.Reader
+	gzips sync.Pool // of *gunzipper
+}
+
+// gunzipper is a gzip.Reader and what it reads, which is a request's only while it does.
+type gunzipper struct {
+	gzip.Reader
+	body bytes.Reader
 }
 
 var errTooLarge = errors.New("more than may come out of a compressed body")
@@ -44,16 +50,22 @@ func (f *inflater) unzstd(body []byte) ([]byte, error) {
 }
 
 func (f *inflater) gunzip(body []byte) ([]byte, error) {
-	z, ok := f.gzips.Get().(*gzip.Reader)
+	z, ok := f.gzips.Get().(*gunzipper)
 	if !ok {
-		z = new(gzip.Reader)
+		z = new(gunzipper)
 	}
 	defer f.gzips.Put(z)
-	if err := z.Reset(bytes.NewReader(body)); err != nil {
+	return z.gunzip(body, f.limit)
+}
+
+func (z *gunzipper) gunzip(body []byte, limit int64) ([]byte, error) {
+	z.body.Reset(body)
+	defer z.body.Reset(nil)
+	if err := z.Reset(&z.body); err != nil {
 		return nil, err
 	}
-	out, err := io.ReadAll(io.LimitReader(z, f.limit+1))
-	if int64(len(out)) > f.limit {
+	out, err := io.ReadAll(io.LimitReader(z, limit+1))
+	if int64(len(out)) > limit {
 		return nil, errTooLarge
 	}
 	return out, err
