@@ -120,7 +120,9 @@ func TestAPodsLife(t *testing.T) {
 // What is registered of a pod.
 func TestWorkerOfAPod(t *testing.T) {
 	full := []string{noteModel, "org/m", noteBlockSize, "32", noteGroup, "g", noteRole, "prefill", noteKVTransfer, "sglang",
-		noteEngineScheme, "s", noteCredential, "c", noteEvents, "6000", noteReplay, "7000"}
+		noteEngineScheme, "s", noteCredential, "c", noteEvents, "6000", noteReplay, "7000", noteBootstrap, "8998", notePeer, "7777",
+		"kvatlas/hybrid", "true", "kvatlas/cache-groups", `[{"number": 1, "kind": "sliding_window", "block_size": 16, "span": 512}]`, "kvatlas/tiers", `["device", "disk"]`,
+		"kvatlas/total-blocks", "1000", "kvatlas/max-batched-tokens", "8192", "kvatlas/cpu", "true", "kvatlas/lora-ids", `{"1": "sql"}`, "kvatlas/pools", `[{"name": "mooncake"}]`}
 	for _, c := range []struct {
 		name  string
 		notes []string
@@ -128,7 +130,10 @@ func TestWorkerOfAPod(t *testing.T) {
 		want  string // bodies, or the state and why
 	}{
 		{"all annotations", full, []uint16{8000},
-			`{"worker_id":"k8s/n/x/a","model":"org/m","block_size":32,"group":"g","engine_scheme":"s","dp_ranks":[0],"role":"prefill","kv_transfer":"sglang","credential":"c","transport":"zmq","endpoints":{"http":"http://10.0.0.1:8000","events":{"0":"tcp://10.0.0.1:6000"},"replay":{"0":"tcp://10.0.0.1:7000"}}}`},
+			`{"worker_id":"k8s/n/x/a","model":"org/m","block_size":32,"group":"g","hybrid":true,"cache_groups":[{"number":1,"kind":"sliding_window","block_size":16,"span":512}],"engine_scheme":"s","dp_ranks":[0],` +
+				`"tiers":["device","disk"],"total_blocks":1000,"max_batched_tokens":8192,"role":"prefill","kv_transfer":"sglang","cpu":true,"credential":"c","transport":"zmq",` +
+				`"endpoints":{"http":"http://10.0.0.1:8000","bootstrap":"10.0.0.1:8998","peer":"10.0.0.1:7777","events":{"0":"tcp://10.0.0.1:6000"},"replay":{"0":"tcp://10.0.0.1:7000"}},` +
+				`"lora_ids":{"1":"sql"},"pools":[{"name":"mooncake"}]}`},
 		{"ranks", []string{noteModel, "m", noteBlockSize, "16"}, []uint16{8000, 8001},
 			`{"worker_id":"k8s/n/x/a-rank-0","model":"m","block_size":16,"dp_ranks":[0],"transport":"zmq","endpoints":{"http":"http://10.0.0.1:8000","events":{"0":"tcp://10.0.0.1:5557"}}}` +
 				`{"worker_id":"k8s/n/x/a-rank-1","model":"m","block_size":16,"dp_ranks":[1],"transport":"zmq","endpoints":{"http":"http://10.0.0.1:8001","events":{"1":"tcp://10.0.0.1:5558"}}}`},
@@ -146,6 +151,12 @@ func TestWorkerOfAPod(t *testing.T) {
 		{"role", []string{noteModel, "m", noteBlockSize, "16", noteRole, "both"}, []uint16{8000}, `refused "both"`},
 		{"block size", []string{noteModel, "m", noteBlockSize, "0x10"}, []uint16{8000}, `refused "0x10"`},
 		{"port", []string{noteModel, "m", noteBlockSize, "16", noteEvents, "evil:1"}, []uint16{8000}, `refused "evil:1"`},
+		{"no JSON", []string{noteModel, "m", noteBlockSize, "16", "kvatlas/tiers", "device"}, []uint16{8000}, `refused no JSON`},
+		{"another field", []string{noteModel, "m", noteBlockSize, "16", "kvatlas/total-blocks", `1, "model": "n"`}, []uint16{8000}, `refused no JSON`},
+		{"tier", []string{noteModel, "m", noteBlockSize, "16", "kvatlas/tiers", `["moon"]`}, []uint16{8000}, `refused "[\"moon\"]": give device`},
+		{"cache groups", []string{noteModel, "m", noteBlockSize, "16", "kvatlas/cache-groups", `[{"nummer": 1}]`}, []uint16{8000}, `refused unknown field "nummer"`},
+		{"pools", []string{noteModel, "m", noteBlockSize, "16", "kvatlas/pools", `[{}]`}, []uint16{8000}, `refused kvatlas/pools`},
+		{"peer", []string{noteModel, "m", noteBlockSize, "16", notePeer, "evil:1"}, []uint16{8000}, `refused "evil:1"`},
 		{"last port", []string{noteModel, "m", noteBlockSize, "16", noteEvents, "65535"}, []uint16{1, 2}, `wanted refused rank 1`},
 	} {
 		f := newFleet()

@@ -28,6 +28,8 @@ const (
 	noteEvents       = Annotation + "events-port"   // a port, or none
 	noteReplay       = Annotation + "replay-port"   // a port, or none
 	noteSnapshot     = Annotation + "snapshot-port" // likewise
+	noteBootstrap    = Annotation + "bootstrap-port"
+	notePeer         = Annotation + "peer-port" // of rank 0
 	noteRegisteredBy = Annotation + "registered-by"
 )
 
@@ -192,6 +194,15 @@ func (d *Defaults) worker(name string, p *Pod, rank int, f Facts) (w registry.Wo
 	}
 	if group, ok := p.Notes[noteGroup]; ok {
 		w.Group = group
+	}
+	if w.Endpoints.Bootstrap, err = meeting(p, noteBootstrap); err != nil {
+		return w, err
+	}
+	if w.Endpoints.Peer, err = meeting(p, notePeer); err != nil {
+		return w, err
+	}
+	if err := readWritten(p, &w); err != nil {
+		return w, err
 	}
 	switch w.Role {
 	case "", registry.Aggregated, registry.Prefill, registry.Decode:
