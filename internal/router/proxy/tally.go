@@ -126,6 +126,9 @@ func (p *Proxy) record(w http.ResponseWriter, r *http.Request) {
 		e := accesslog.Entry{
 			Time: begun, Method: r.Method, Path: path, Tenant: rec.tenant, Outcome: rec.outcome, Status: rec.status, Bytes: rec.bytes, Total: time.Since(begun),
 		}
+		if r.Method == http.MethodHead {
+			e.Bytes = 0 // what was written as its body is not sent
+		}
 		if id := w.Header()[headerRequest]; len(id) > 0 {
 			e.RequestID = id[0]
 		}
