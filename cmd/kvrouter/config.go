@@ -257,6 +257,8 @@ func (c *config) declareEngines(set *conf.Set) {
 	set.List(&p.PassHeaders, "pass-headers", nil, `Headers of clients that engines get with --tokens-file although their names are those of
 		credentials. Others are kept from engines: those with auth, token, key, secret, bearer, dpop, passw, passphrase, passcode, pwd, credential, cookie, cert, jwt, oidc, saml, assertion, signature or principal
 		in the name.`)
+	set.List(&p.Origins, "allowed-origins", nil, `Origins, as https://chat.example, or *: all, whose pages may ask from browsers what needs no operator, and read the
+		answers. The router says so itself, also to who shows no token yet. Empty: pages of other sites can do so where engines let them, and not with --tokens-file.`)
 	set.Bool(&p.PassThrough, "pass-through", true, `Pass on to engines what is no completion or chat, too. With false there are no
 		other routes than the router's own.`)
 	set.List(&p.Routes, "inference-routes", proxy.Kinds(), `What of that goes to an engine of the model for whoever may
@@ -435,6 +437,9 @@ func (c *config) finish() (err error) {
 	}
 	if c.Proxy.PassHeaders, err = proxy.PassHeaders(c.Proxy.PassHeaders); err != nil {
 		return fmt.Errorf("--pass-headers: %w", err)
+	}
+	if err := proxy.CheckOrigins(c.Proxy.Origins); err != nil {
+		return fmt.Errorf("--allowed-origins: %w", err)
 	}
 	if err := proxy.CheckRoutes(c.Proxy.Routes); err != nil {
 		return fmt.Errorf("--inference-routes: %w", err)

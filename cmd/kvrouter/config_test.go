@@ -146,6 +146,7 @@ func TestSettings(t *testing.T) {
 		{"ready-workers", func(c *config) any { return c.ReadyWorkers }, 0, "2", 2},
 		{"ready-without-nats", func(c *config) any { return c.ReadyWithoutNATS }, 10 * s, "0", time.Duration(0)},
 		{"worker-header", func(c *config) any { return c.Proxy.WorkerHeader }, false, "true", true},
+		{"allowed-origins", func(c *config) any { return len(c.Proxy.Origins) }, 0, "https://chat.example,http://localhost:3000", 2},
 		{"pass-headers", func(c *config) any { return len(c.Proxy.PassHeaders) }, 0, "x-vendor-key,X-B", 2},
 		{"selection", func(c *config) any { return c.Proxy.Selection }, true, "false", false},
 		{"nats", func(c *config) any { return c.Replica.NATS.URL }, "embedded", "nats://h", "nats://h"},

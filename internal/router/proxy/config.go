@@ -62,6 +62,7 @@ type Config struct {
 	Selection                       bool     // serve package selection's routes
 	ForwardClient                   bool     // tell engines the client's address
 	PassHeaders                     []string // of clients, in canonical form, that engines get although they look like credentials, where Access has tokens
+	Origins                         []string // whose pages may ask from browsers; see CheckOrigins
 	PassThrough                     bool     // pass on what does not generate from a prompt, too
 	// Routes are kinds of engines and further paths: those that anybody who may
 	// generate may use; see newRoutes. All others administer engines.

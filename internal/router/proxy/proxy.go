@@ -105,6 +105,9 @@ func New(cfg Config) (p *Proxy, err error) {
 		p.hosts = cfg.Access.Names(cfg.Listen)
 		p.guarded = takeKey(cfg.Access.GuardBy(p.routes.needs, p.keepOut, p.guarded))
 	}
+	if len(cfg.Origins) > 0 {
+		p.guarded = p.sharing(p.guarded)
+	}
 	return p, nil
 }
 
