@@ -36,11 +36,14 @@ func (r *Registry) serveDrained(ctx context.Context, body []byte, drained bool) 
 	if err != nil {
 		return refuse(http.StatusBadRequest, "worker_id: %v", err).answer()
 	}
+	ctx, cancel := context.WithTimeout(ctx, routeWait)
+	defer cancel()
+	if err := r.catchUp(ctx); err != nil {
+		return r.unavailable(err)
+	}
 	if !r.knows(worker) {
 		return refuse(http.StatusNotFound, "no such worker is registered: %s", idText(worker, name)).answer()
 	}
-	ctx, cancel := context.WithTimeout(ctx, routeWait)
-	defer cancel()
 	if drained {
 		err = r.store().Drain(ctx, worker, byHTTP)
 	} else {

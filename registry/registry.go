@@ -3,7 +3,6 @@ package registry
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -346,31 +345,6 @@ func (r *Registry) finishLoad() {
 	}
 }
 
-// beatOn writes this replica's beat until ctx ends.
-func (r *Registry) beatOn(ctx context.Context, b *Bucket) {
-	value, err := json.Marshal(beatRecord{Version: recordVersion, Nonce: r.nonce})
-	if err != nil {
-		return // numbers always have a form
-	}
-	ticker := time.NewTicker(r.cfg.Beat)
-	defer ticker.Stop()
-	for {
-		request, cancel := context.WithTimeout(ctx, 2*r.cfg.Beat)
-		_, err := b.kv.Put(request, replicaKey(r.cfg.Replica), value)
-		cancel()
-		if err == nil {
-			r.m.beats.Inc()
-		} else if ctx.Err() == nil {
-			r.m.failedBeats.Inc() // the connection's own log says more
-		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
 // clean takes old garbage out of the bucket. What fails is tried again after
 // the next load.
 func (r *Registry) clean(ctx context.Context, b *Bucket) {
@@ -464,24 +438,4 @@ func (r *Registry) Corrupt() []Corrupt {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.mu.ledger.contents().Corrupt
-}
-
-// await waits until the watch has brought what seen asks for under the lock, so that a
-// client sees what it has written; a second at most.
-func (r *Registry) await(ctx context.Context, seen func() bool) {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	for {
-		r.mu.Lock()
-		done, moved := seen(), r.mu.moved
-		r.mu.Unlock()
-		if done {
-			return
-		}
-		select {
-		case <-moved:
-		case <-ctx.Done():
-			return
-		}
-	}
 }

@@ -361,6 +361,9 @@ func (r *Registry) ServeUnregister(ctx context.Context, body []byte) (status int
 	}
 	ctx, cancel := context.WithTimeout(ctx, routeWait)
 	defer cancel()
+	if err := r.catchUp(ctx); err != nil { // a rank that nobody takes away is followed for good
+		return r.unavailable(err)
+	}
 	targets, announced := r.httpRanks(&q)
 	if len(targets) == 0 && announced {
 		return refuse(http.StatusConflict, "instance %s announces itself: stop it, or drain it with kvctl", idText(q.id, q.name)).answer()
