@@ -209,7 +209,7 @@ func (l *ledger) announce(now time.Time, m *member, r *record, c change) {
 		return // a load repeats what was known: no sign of life
 	}
 	if l.loading && (marker{m.revision, m.stored}).after(c) {
-		m.revision = c.revision // nor is what a backup had
+		m.revision, m.stored = c.revision, c.created // nor is what a backup had, however often it is read
 		return
 	}
 	known := m.lease != nil

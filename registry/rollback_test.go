@@ -2,6 +2,7 @@ package registry
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
@@ -99,6 +100,26 @@ func TestARegistryRestoredFromABackup(t *testing.T) {
 				t.Errorf("%s: worker %d: %+v", name, id, e)
 			}
 		}
+	}
+}
+
+// An older backup says nothing new, however often it is read.
+func TestABackupIsReadAgainAndAgain(t *testing.T) {
+	w, lives, dies, leaves := newWorld(t), testWorker(1), testWorker(2), testWorker(3)
+	w.live(10*time.Second, lives, dies, leaves)
+	backup, seq := maps.Clone(w.last), w.seq
+	w.live(10*time.Second, lives, dies, leaves)
+	w.unregister(leaves)
+	w.live(time.Minute, lives)
+	w.take()
+	w.last, w.seq = backup, seq
+	for range 3 {
+		w.load()
+		w.live(5*time.Second, lives)
+		w.expect("")
+	}
+	if s := w.state(dies); s != "lost" {
+		t.Errorf("who died is %s", s)
 	}
 }
 
