@@ -25,7 +25,7 @@ func http2Client(t *testing.T) *http.Client {
 // take to give one, over HTTP/2 either, whose deadlines end streams that wait.
 func TestSlowEnginesOverHTTP2(t *testing.T) {
 	const within = 200 * time.Millisecond
-	gone := make(chan struct{}, 1)
+	begun, gone := make(chan struct{}, 1), make(chan struct{}, 1)
 	e := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		wait := func() {
@@ -36,6 +36,7 @@ func TestSlowEnginesOverHTTP2(t *testing.T) {
 		}
 		switch {
 		case strings.Contains(string(body), "forever"):
+			begun <- struct{}{}
 			<-r.Context().Done()
 			gone <- struct{}{}
 		case strings.Contains(string(body), `"stream":true`):
@@ -78,8 +79,15 @@ func TestSlowEnginesOverHTTP2(t *testing.T) {
 		})
 	}
 	t.Run("gone", func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), 2*within)
+		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
+		go func() { // the client leaves once its request goes on for longer than an answer may take
+			select {
+			case <-begun:
+				time.AfterFunc(2*within, cancel)
+			case <-ctx.Done():
+			}
+		}()
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/completions", strings.NewReader(`{"model":"m","prompt":"forever"}`))
 		if err != nil {
 			t.Fatal(err)
