@@ -5,6 +5,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"slices"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -89,12 +90,16 @@ func hopByHop(name string) bool {
 }
 
 // copyHeaders copies what belongs to the message and not to its connection, nor
-// to the router.
+// to the router. Where that has said whose pages may ask (sharing), an engine does not.
 func copyHeaders(dst, src http.Header) {
 	named := namedBy(src["Connection"])
+	_, shared := dst[allowOrigin]
 	for name, values := range src {
-		if hopByHop(name) || strings.HasPrefix(name, prefix) || named[name] || transferHeader(name) {
+		if hopByHop(name) || strings.HasPrefix(name, prefix) || named[name] || transferHeader(name) || shared && strings.HasPrefix(name, "Access-Control-") {
 			continue
+		}
+		if shared && name == "Vary" {
+			values = slices.Concat(dst[name], values)
 		}
 		dst[name] = values
 	}

@@ -10,6 +10,9 @@ import (
 	"github.com/kvatlas/kvatlas/internal/program/secure"
 )
 
+// allowOrigin says whose pages may read an answer.
+const allowOrigin = "Access-Control-Allow-Origin"
+
 // anyOrigin among Config.Origins is every one.
 const anyOrigin = "*"
 
@@ -34,6 +37,7 @@ func (p *Proxy) sharing(h http.Handler) http.Handler {
 			asked.Method = method
 		}
 		need, _ := p.routes.needs(&asked)
+		w.Header()[allowOrigin] = nil // nobody's, and engines are not asked
 		if !all {
 			w.Header().Set("Vary", "Origin")
 		}
@@ -44,7 +48,7 @@ func (p *Proxy) sharing(h http.Handler) http.Handler {
 		if all {
 			origin = anyOrigin
 		}
-		w.Header().Set("Access-Control-Allow-Origin", origin)
+		w.Header().Set(allowOrigin, origin)
 		if !preflight {
 			w.Header().Set("Access-Control-Expose-Headers", anyOrigin) // what the router says in its own, too
 			h.ServeHTTP(w, r)

@@ -123,6 +123,8 @@ func spied(t *testing.T, n int, role func(i int) registry.Role) (setup, *seen) {
 			if strings.Contains(string(body), "fail on 1") && i == 1 {
 				w.WriteHeader(http.StatusInternalServerError)
 			}
+			w.Header().Set("Access-Control-Allow-Origin", "*") // as vLLM's
+			w.Header().Set("Vary", "Accept")
 			_, _ = fmt.Fprintf(w, `{"engine":%d}`, i)
 		}))
 		t.Cleanup(h.Close)
