@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -170,7 +171,7 @@ func (c Config) withDefaults() Config {
 // AskHugePages does what HugePages says, to the whole process: programs call it once, before their heap is large.
 func (c *Config) AskHugePages() {
 	if c.HugePages {
-		hugemem.Heap(int(defaultBudget()))
+		hugemem.Heap(int(min(defaultBudget(), math.MaxInt/2)))
 	}
 }
 
