@@ -61,6 +61,18 @@ func TestStreamsThatStall(t *testing.T) {
 // A stream may have nothing to give behind its first token for longer than an engine of which nothing is known is
 // given, wherever it goes: it goes to another one once, and comes to its end there.
 func TestStreamsThatStallEverywhere(t *testing.T) {
+	// Where the machine stands still, an engine is given up before it stalls, too: not each time.
+	stalled := streamThatStallsEverywhere(t)
+	for again := 0; again < 9 && !t.Failed() && stalled != 2; again++ {
+		stalled = streamThatStallsEverywhere(t)
+	}
+	if stalled != 2 {
+		t.Errorf("%d engines have stalled", stalled)
+	}
+}
+
+// streamThatStallsEverywhere returns at how many engines it stalled.
+func streamThatStallsEverywhere(t *testing.T) int64 {
 	goOn := make(chan struct{})
 	var stalled atomic.Int64
 	l := newLab(t, setup{engines: 3, fleet: func(c *fleet.Config) { c.Route.OverdueAfter = 20 * time.Millisecond },
@@ -91,9 +103,10 @@ func TestStreamsThatStallEverywhere(t *testing.T) {
 	})
 	close(goOn)
 	data, err := io.ReadAll(resp.Body)
-	if _, whole := streamed(string(data)); err != nil || !whole || stalled.Load() != 2 {
-		t.Errorf("%d %v after %q, %d engines have stalled", resp.StatusCode, err, strings.TrimSpace(string(data)), stalled.Load())
+	if _, whole := streamed(string(data)); err != nil || !whole {
+		t.Errorf("%d %v after %q", resp.StatusCode, err, strings.TrimSpace(string(data)))
 	}
+	return stalled.Load()
 }
 
 // Streams of an engine that may break off are kept back until a few of their events are there, however their lines
