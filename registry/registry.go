@@ -251,7 +251,7 @@ func (r *Registry) run(ctx context.Context) {
 }
 
 var (
-	errSilent      = errors.New("this replica's beats do not come back")
+	errSilent      = errors.New("nothing comes, not even this replica's beats")
 	errReconnected = errors.New("the connection was away: the server may be another, or have another past")
 	errWentBack    = errors.New("the bucket's revisions have gone back, as of a server that was restored from a backup")
 )
@@ -281,8 +281,8 @@ func (r *Registry) session(ctx context.Context) error {
 	var beating sync.WaitGroup
 	defer func() { cancel(); beating.Wait() }()
 	beating.Go(func() { r.beatOn(ctx, b) })
-	// Beats that do not come back although the connection stands mean a watch
-	// that hears nothing.
+	// A watch that hears nothing, not even the own beats, although the connection stands, has ended. One
+	// that reads what there is may hear no beat for long.
 	check := time.NewTicker(r.cfg.Beat)
 	defer check.Stop()
 	missed := 0
@@ -296,12 +296,9 @@ func (r *Registry) session(ctx context.Context) error {
 				r.finishLoad()
 				continue
 			}
-			beat, back := r.applyChange(changeOf(e))
-			if back {
+			missed = 0
+			if r.applyChange(changeOf(e)) {
 				return errWentBack
-			}
-			if beat {
-				missed = 0
 			}
 		case <-reconnected:
 			return errReconnected
@@ -317,21 +314,18 @@ func (r *Registry) session(ctx context.Context) error {
 	}
 }
 
-// applyChange applies one change. It reports whether it is this replica's beat, and
-// whether it is of a bucket that has gone back, and not applied.
-func (r *Registry) applyChange(c change) (beat, back bool) {
+// applyChange applies one change. It reports whether it is of a bucket that has gone back, and not applied.
+func (r *Registry) applyChange(c change) (back bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if c.revision <= r.mu.seen {
-		return false, true
+		return true
 	}
-	l := r.mu.ledger
-	before := l.serverAt
-	l.apply(r.cfg.Now(), c)
+	r.mu.ledger.apply(r.cfg.Now(), c)
 	r.mu.seen = c.revision
 	close(r.mu.moved)
 	r.mu.moved = make(chan struct{})
-	return !l.serverAt.Equal(before), false
+	return false
 }
 
 func (r *Registry) finishLoad() {

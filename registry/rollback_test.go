@@ -134,7 +134,7 @@ func TestABucketThatGoesBackIsReadAgain(t *testing.T) {
 		revision uint64
 		back     bool
 	}{{4, false}, {6, false}, {5, true}, {6, true}, {7, false}} {
-		if _, back := r.applyChange(change{key: replicaKey("x"), value: []byte("{}"), revision: c.revision}); back != c.back {
+		if back := r.applyChange(change{key: replicaKey("x"), value: []byte("{}"), revision: c.revision}); back != c.back {
 			t.Errorf("revision %d: gone back %v", c.revision, back)
 		}
 	}
