@@ -169,9 +169,9 @@ func (c Config) withDefaults() Config {
 }
 
 // AskHugePages does what HugePages says, to the whole process: programs call it once, before their heap is large.
-func (c *Config) AskHugePages() {
-	if c.HugePages {
-		hugemem.Heap(int(min(defaultBudget(), math.MaxInt/2)))
+func (c *Config) AskHugePages(log *slog.Logger) {
+	if c.HugePages && !hugemem.Heap(int(min(defaultBudget(), math.MaxInt/2))) {
+		log.Warn("no huge pages for the heap: the system has none, or gives none to who asks (/sys/kernel/mm/transparent_hugepage/enabled), or not so much memory")
 	}
 }
 

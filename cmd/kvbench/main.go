@@ -150,8 +150,8 @@ func runReplay(_ context.Context, args []string, stdout, stderr io.Writer) error
 	if err != nil {
 		return err
 	}
-	if o.huge {
-		hugemem.Heap(hugeHeap)
+	if o.huge && !hugemem.Heap(hugeHeap) {
+		return errors.New("-huge-pages: the system gives none (/sys/kernel/mm/transparent_hugepage/enabled)")
 	}
 	return measure(o, stdout)
 }

@@ -47,7 +47,7 @@ func main() {
 	set := conf.New("kvindexer", "the standalone index of who holds which prefix.")
 	c.declare(set)
 	os.Exit(proc.Main(proc.Program{Settings: set, Log: &c.Log, Run: func(ctx context.Context, log *slog.Logger) error {
-		c.Replica.AskHugePages()
+		c.Replica.AskHugePages(log)
 		return run(ctx, &c, log)
 	}}))
 }

@@ -24,7 +24,7 @@ func main() {
 		if set.Source("nats") == "default" && os.Getenv("NATS_SERVER") != "" {
 			c.Replica.NATS.URL = os.Getenv("NATS_SERVER") // the name that Dynamo's users have it under
 		}
-		c.Replica.AskHugePages()
+		c.Replica.AskHugePages(log)
 		return run(ctx, &c, log)
 	}}))
 }

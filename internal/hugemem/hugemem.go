@@ -62,13 +62,14 @@ func Taken(bytes int) int {
 }
 
 // Heap asks that the next size bytes of the Go heap be on huge pages, for programs that soon fill about so many and read them at random: the rest
-// is taken back, and costs nothing. It does nothing where the system would not give so many. Once a process: of a heap that was in use
-// before, the bytes are cleared.
-func Heap(size int) {
+// is taken back, and costs nothing. It reports false where the system has none, or would not give so many bytes. Once a process: of a heap that
+// was in use before, the bytes are cleared.
+func Heap(size int) bool {
 	b := Alloc(size)
-	if b.Free(); !b.mapped {
-		return
+	if b.Free(); !b.mapped || !offered() {
+		return false
 	}
 	advise(make([]byte, size)) // none of it is touched, and the advice stays with its addresses
 	runtime.GC()
+	return true
 }

@@ -3,6 +3,8 @@
 package hugemem
 
 import (
+	"bytes"
+	"os"
 	"syscall"
 	"unsafe"
 )
@@ -37,4 +39,10 @@ func unmap(b []byte) {
 // advise asks for huge pages for b.
 func advise(b []byte) {
 	_ = syscall.Madvise(b, syscall.MADV_HUGEPAGE) // a refusal costs speed, nothing else
+}
+
+// offered reports whether the system gives huge pages to who asks.
+func offered() bool {
+	is, err := os.ReadFile("/sys/kernel/mm/transparent_hugepage/enabled")
+	return err == nil && !bytes.Contains(is, []byte("[never]"))
 }

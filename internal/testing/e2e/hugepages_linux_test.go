@@ -9,7 +9,7 @@ import (
 
 // With --huge-pages the heap of the programs that have an index stands where they are asked for, and only then.
 func TestHugePagesAreAskedForTheHeap(t *testing.T) {
-	if _, err := os.Stat("/sys/kernel/mm/transparent_hugepage"); err != nil {
+	if is, err := os.ReadFile("/sys/kernel/mm/transparent_hugepage/enabled"); err != nil || strings.Contains(string(is), "[never]") {
 		t.Skip("no huge pages here")
 	}
 	// advised returns how many KiB of the process's mappings are advised so.
