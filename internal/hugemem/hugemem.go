@@ -1,6 +1,7 @@
 package hugemem
 
 import (
+	"math"
 	"runtime"
 	"unsafe"
 
@@ -65,10 +66,16 @@ func Taken(bytes int) int {
 // is taken back, and costs nothing. It reports false where the system has none, or would not give so many bytes. Once a process: of a heap that
 // was in use before, the bytes are cleared.
 func Heap(size int) bool {
-	b := Alloc(size)
-	if b.Free(); !b.mapped || !offered() {
+	if race.Enabled || !offered() {
 		return false
 	}
+	const arena = 64 << 20   // what the heap grows by
+	own := 2*arena + size>>8 // the ends of it, and what it notes of it
+	words := mapWords((min(size, math.MaxInt-own-2*Size) + own) &^ (Size - 1))
+	if words == nil {
+		return false // the heap would end the program
+	}
+	unmapWords(words)
 	advise(make([]byte, size)) // none of it is touched, and the advice stays with its addresses
 	runtime.GC()
 	return true
