@@ -200,8 +200,8 @@ func connect(ctx context.Context, cfg Config, url string, extra ...nats.Option) 
 			log.Info("reconnected to NATS", "server", nc.ConnectedUrlRedacted())
 		}),
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) {
+			last.Store(&err) // before it is logged: who waits may give up at that
 			waiting.Warn("connect", "no connection to NATS, trying again", slog.String("address", address), slog.Any("error", err))
-			last.Store(&err)
 			if isRefusal(err) {
 				select {
 				case refused <- err:
