@@ -69,7 +69,7 @@ func (s *Sidecar) announce(ctx context.Context) {
 // end with their pod. Else its lease is left to run out, so that a sidecar which restarts meanwhile costs nothing.
 func (s *Sidecar) leave(ctx context.Context) error {
 	a := s.announcement.Load()
-	if a == nil || slices.ContainsFunc(s.streams, func(st *stream) bool { return st.interrupted.Load() == nil }) {
+	if a == nil || slices.ContainsFunc(s.streams, func(st *stream) bool { return !st.gone() }) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Lease/3) // as long as a heartbeat may take

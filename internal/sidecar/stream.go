@@ -369,6 +369,11 @@ func (s *stream) lack(incomplete bool) {
 	s.show()
 }
 
+// gone reports whether the engine is not there. One that is there again, and whose stream is caught up with, was interrupted.
+func (s *stream) gone() bool {
+	return s.interrupted.Load() != nil && zmqfeed.Phase(s.phase.Load()) == zmqfeed.Connecting
+}
+
 // State implements zmqfeed.Handler.
 func (s *stream) State(st zmqfeed.State) {
 	s.phase.Store(uint32(st.Phase))

@@ -108,6 +108,30 @@ func TestASnapshotBeginsTheStreamAnew(t *testing.T) {
 	}
 }
 
+// An engine is gone while it cannot be reached, which whoever stops then says of its worker; not before that is known, nor
+// while what came of it meanwhile is read, which may take long.
+func TestAnEngineThatIsCaughtUpWithIsThere(t *testing.T) {
+	s, err := newStream(streamConfig{store: new(notepad), log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range []struct {
+		is   zmqfeed.State
+		gone bool
+	}{
+		{zmqfeed.State{Phase: zmqfeed.Connecting}, false},
+		{zmqfeed.State{Phase: zmqfeed.Connecting, Err: errors.New("refused")}, true},
+		{zmqfeed.State{Phase: zmqfeed.CatchingUp}, false},
+		{zmqfeed.State{Phase: zmqfeed.Connecting, Err: errors.New("refused")}, true},
+		{zmqfeed.State{Phase: zmqfeed.CatchingUp}, false},
+		{zmqfeed.State{Phase: zmqfeed.Live}, false},
+	} {
+		if s.State(c.is); s.gone() != c.gone {
+			t.Errorf("%d: in %v it is gone: %v", i, c.is, !c.gone)
+		}
+	}
+}
+
 // While a stream cannot publish, whoever asks is told why, and the log says it once.
 func TestAStreamThatCannotPublishSaysWhy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
