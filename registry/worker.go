@@ -175,6 +175,9 @@ const (
 	maxLoras = 4096
 )
 
+// Check returns what a registry would refuse of the worker, whose events come as Transport says.
+func (w Worker) Check() error { return w.normalise() }
+
 // normalise checks w and brings it into the form in which it is stored.
 func (w *Worker) normalise() error {
 	if w.Role == "" {

@@ -208,6 +208,11 @@ func (f *Fleet) look(e *endpoint) {
 	if err == nil {
 		w, err = f.Defaults.worker(f.name(e), &e.pod, e.rank, facts)
 	}
+	if err == nil {
+		if err = w.Check(); err != nil {
+			err = fmt.Errorf("its annotations %s*: %w", Annotation, err)
+		}
+	}
 	if err != nil {
 		e.state, e.why = Refused, err.Error()
 		return

@@ -153,9 +153,10 @@ func TestWorkerOfAPod(t *testing.T) {
 		{"port", []string{noteModel, "m", noteBlockSize, "16", noteEvents, "evil:1"}, []uint16{8000}, `refused "evil:1"`},
 		{"no JSON", []string{noteModel, "m", noteBlockSize, "16", "kvatlas/tiers", "device"}, []uint16{8000}, `refused no JSON`},
 		{"another field", []string{noteModel, "m", noteBlockSize, "16", "kvatlas/total-blocks", `1, "model": "n"`}, []uint16{8000}, `refused no JSON`},
-		{"tier", []string{noteModel, "m", noteBlockSize, "16", "kvatlas/tiers", `["moon"]`}, []uint16{8000}, `refused "[\"moon\"]": give device`},
+		{"tier", []string{noteModel, "m", noteBlockSize, "16", "kvatlas/tiers", `["moon"]`}, []uint16{8000}, `refused tier "moon" is not known`},
 		{"cache groups", []string{noteModel, "m", noteBlockSize, "16", "kvatlas/cache-groups", `[{"nummer": 1}]`}, []uint16{8000}, `refused unknown field "nummer"`},
-		{"pools", []string{noteModel, "m", noteBlockSize, "16", "kvatlas/pools", `[{}]`}, []uint16{8000}, `refused kvatlas/pools`},
+		{"pools", []string{noteModel, "m", noteBlockSize, "16", "kvatlas/pools", `[{}]`}, []uint16{8000}, `refused pod a: its annotations kvatlas/*: these pools`},
+		{"a long text", []string{noteModel, "m", noteBlockSize, "16", noteCredential, strings.Repeat("c", 1025)}, []uint16{8000}, `refused a text is longer`},
 		{"peer", []string{noteModel, "m", noteBlockSize, "16", notePeer, "evil:1"}, []uint16{8000}, `refused "evil:1"`},
 		{"last port", []string{noteModel, "m", noteBlockSize, "16", noteEvents, "65535"}, []uint16{1, 2}, `wanted refused rank 1`},
 	} {

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/registry"
 )
 
@@ -23,7 +22,7 @@ func readWritten(p *Pod, w *registry.Worker) error {
 			continue
 		}
 		if err := readField(strings.ReplaceAll(name, "-", "_"), text, w); err != nil {
-			return fmt.Errorf("annotation %s: %q: %w", Annotation+name, text, err)
+			return fmt.Errorf("annotation %s: %.200q: %w", Annotation+name, text, err)
 		}
 	}
 	return nil
@@ -35,18 +34,7 @@ func readField(name, text string, w *registry.Worker) error {
 	}
 	d := json.NewDecoder(strings.NewReader(fmt.Sprintf("{%q: %s}", name, text)))
 	d.DisallowUnknownFields()
-	if err := d.Decode(w); err != nil {
-		return err
-	}
-	for _, tier := range w.Tiers {
-		if _, ok := event.ParseTier([]byte(tier)); !ok {
-			return errors.New("give device, host_pinned, disk or external")
-		}
-	}
-	if err := event.CheckCacheGroups(w.CacheGroups); err != nil {
-		return err
-	}
-	return event.CheckPools(w.Pools)
+	return d.Decode(w)
 }
 
 // meeting returns where other engines meet that of the pod, at the port of an annotation; "" without one.

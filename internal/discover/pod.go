@@ -204,16 +204,6 @@ func (d *Defaults) worker(name string, p *Pod, rank int, f Facts) (w registry.Wo
 	if err := readWritten(p, &w); err != nil {
 		return w, err
 	}
-	switch w.Role {
-	case "", registry.Aggregated, registry.Prefill, registry.Decode:
-	default:
-		return w, fmt.Errorf("annotation %s: %q; give aggregated, prefill or decode", noteRole, w.Role)
-	}
-	switch w.KVTransfer {
-	case "", registry.TransferVLLM, registry.TransferSGLang, registry.TransferMooncake:
-	default:
-		return w, fmt.Errorf("annotation %s: %q; give vllm, sglang or mooncake", noteKVTransfer, w.KVTransfer)
-	}
 	at := func(first uint16) (map[uint32]string, error) {
 		if first == 0 {
 			return nil, nil
