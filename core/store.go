@@ -357,7 +357,8 @@ func (s *store) enterAll(t *run, base uint32, hashes []uint64) (k int, old posit
 	}
 }
 
-// Prefetch implements Prefetcher: the next event's cache misses pass while this one is applied.
+// Prefetch implements Prefetcher: the next event's cache misses pass while this one is applied. The filter's line of a single
+// block was asked for before (PrefetchSingles).
 // For a dense holder the probe that was made for the event to come becomes that of the event at
 // hand, and the other one is made anew.
 func (x *Radix) Prefetch(h Holder, ev *event.Event) {

@@ -63,7 +63,7 @@ func Taken(bytes int) int {
 }
 
 // Heap asks that the next size bytes of the Go heap be on huge pages, for programs that soon fill about so many and read them at random: the rest
-// is taken back, and costs nothing. It reports false where the system has none, or would not give so many bytes. Once a process: of a heap that
+// is taken back, and costs what Go notes of it, a word for 8 KiB. It reports false where the system has none, or would not give so many bytes. Once a process: of a heap that
 // was in use before, the bytes are cleared.
 func Heap(size int) bool {
 	if race.Enabled || !offered() {
