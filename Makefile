@@ -45,7 +45,7 @@ WITHOUT    = files=$$(grep -rlE --include='*_test.go' '$(CALLS)' $(sort $(wildca
 PROGRAMS  := $(CURDIR)/bin/test
 
 .DEFAULT_GOAL := help
-.PHONY: help run example build release test test-release race test-32 test-cpus test-engines test-chat test-apis test-clients test-gateway test-tokens test-deploy test-console test-k8s lint-workflow test-upgrade test-groups fuzz nightly bench bench-proxy bench-hold bench-tokens lab-table benchstat reference faults lint vuln tidy clean
+.PHONY: help run example build release programs test test-release race test-32 test-cpus test-engines test-chat test-apis test-clients test-gateway test-tokens test-deploy test-console test-k8s lint-workflow test-upgrade test-groups fuzz nightly bench bench-proxy bench-hold bench-tokens lab-table benchstat reference faults lint vuln tidy clean
 
 help: ## print this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,11 +69,13 @@ release: ## archives, packages, image, chart, SBOM and checksums of HEAD in dist
 test-release: ## two releases of HEAD, compared, unpacked, run and installed (builds every target; TARGETS=os/arch,… for some; DIST=folder, one that is there)
 	KVATLAS_TEST_RELEASE=1 KVATLAS_RELEASE_DIST='$(abspath $(DIST))' KVATLAS_RELEASE_TARGETS='$(TARGETS)' $(GO) test -C tools/release -count=1 -timeout=0 -run '$(RUN)' .
 
-test: ## vet and test everything, what shares anything with the race detector where a C compiler is present
-	@[ -n "$(RACE)" ] || echo "no C compiler: testing without the race detector"
-	$(GO) vet $(RACE) -trimpath $(PKG)
+programs: # that tests run
 	@mkdir -p '$(PROGRAMS)'
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w' -o '$(PROGRAMS)/' ./cmd/... ./internal/testing/e2e/judge github.com/nats-io/nats-server/v2
+
+test: programs ## vet and test everything, what shares anything with the race detector where a C compiler is present
+	@[ -n "$(RACE)" ] || echo "no C compiler: testing without the race detector"
+	$(GO) vet $(RACE) -trimpath $(PKG)
 ifeq ($(RACE)$(PKG)$(RUN),-race./....)
 	@export KVATLAS_TEST_PROGRAMS='$(PROGRAMS)'; { $(WITHOUT); } & \
 	$(GO) test -race -vet=off $(TESTFLAGS) $(LONGEST) $$($(GO) list ./... | grep -vE '^[^/]*/[^/]*/[^/]*/($(call ONEOF,$(UNRACED)))$$'); raced=$$?; wait $$! && exit $$raced
@@ -123,7 +125,7 @@ test-k8s: ## kvpods against a real kube-apiserver and etcd, pinned Go tools (bui
 
 CHROMIUM  ?= $(firstword $(foreach name,chromium chromium-browser google-chrome google-chrome-stable,$(shell command -v $(name) 2>/dev/null)))
 
-test-console: ## the console's pages in headless Chromium (skips without); SCREENSHOTS=folder for pictures of every view
+test-console: programs ## the console's pages in headless Chromium (skips without); SCREENSHOTS=folder for pictures of every view
 	@if [ -z '$(CHROMIUM)' ]; then echo "skipped: there is no Chromium; install one, or name it: make test-console CHROMIUM=path"; else \
 		CGO_ENABLED=0 KVATLAS_TEST_PROGRAMS='$(PROGRAMS)' KVATLAS_CHROMIUM='$(CHROMIUM)' KVATLAS_SCREENSHOTS='$(abspath $(SCREENSHOTS))' $(GO) test -C tools/console -trimpath -count=1 -run '$(RUN)' .; fi
 

@@ -169,7 +169,7 @@ func TestManyBecomeDenseWithinTheBudget(t *testing.T) {
 		before, _ := fill(0, bound)
 		after, _ := fill(0, bound*5/4)
 		dense := 0
-		for granted := before; granted < after+8<<20; granted += (after - before) / 8 {
+		for granted := before; granted < after+8<<20; granted += (after - before) / 5 {
 			budget := min(granted*16/17, granted-4<<20)
 			most, n := fill(budget, bound*5/4)
 			if over := most - budget - max(budget/16, 4<<20); over > 0 {

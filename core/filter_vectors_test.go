@@ -11,6 +11,7 @@ import (
 // TestFilterVectorsDoAsTheLoop: what assembly makes of a filter is what the loop does, in lines that
 // are full and empty, with far reaches and near ones, with tags that are alike and hashes that are there.
 func TestFilterVectorsDoAsTheLoop(t *testing.T) {
+	racetest.Without(t, "one goroutine does all")
 	eachVectors(t, filterVectorsDoAsTheLoop)
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/kvatlas/kvatlas/ingest/follow"
 	"github.com/kvatlas/kvatlas/internal/nats/broker"
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 	"github.com/kvatlas/kvatlas/publish"
 	"github.com/kvatlas/kvatlas/shard"
@@ -394,6 +395,7 @@ func TestNothingIsLostWhenTheServerIsKilled(t *testing.T) { killServers(t, 3, 10
 
 // Likewise where publishers of one process send their messages together.
 func TestNoBatchIsLostWhenTheServerIsKilled(t *testing.T) {
+	racetest.Without(t, "what is killed is a process of its own, and the others kill one under it")
 	n := killServers(t, 60, 20, brokerAlways+"=1")
 	s, err := n.js.Stream(deadline(t), stream.Name("default", testSpace))
 	if err != nil {

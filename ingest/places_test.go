@@ -12,6 +12,7 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/ingest/follow"
 	"github.com/kvatlas/kvatlas/internal/recovery"
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 )
 
 // Whoever takes and gives back: no more places are taken than there are, none stays free
@@ -128,7 +129,7 @@ func TestAWorkerOfManyRanksKeepsNobodyWaiting(t *testing.T) {
 		if s := b.partition.rank(2, 0).status(); s.LastID != 9 || s.Incomplete {
 			t.Errorf("a worker beside it: %+v", s)
 		}
-		for n := range uint64(24) {
+		for n := range uint64(racetest.Few(24)) {
 			b.feed(1, true, heartbeat(1, 9, many(4+n)...))
 			time.Sleep(5 * time.Second)
 		}

@@ -99,13 +99,13 @@ func Solo() []Generator {
 // Generators returns the kinds of history that Run checks.
 func Generators() []Generator {
 	return []Generator{
-		{Name: "tiny", Seeds: 300, Ops: 40, Interval: 1, Start: chaos(3, 4, 2)},
-		{Name: "small", Seeds: 150, Ops: 256, Interval: 16, Start: chaos(4, 12, 3)},
-		{Name: "chaos", Seeds: 30, Ops: 4096, Interval: 256, Start: chaos(8, 64, 4)},
-		{Name: "fleet", Seeds: 4, Ops: 2560, Interval: 256, Start: fleet(12, 60)},
-		{Name: "deep", Seeds: 2, Ops: 768, Interval: 128, Start: fleet(3, 700)},
-		{Name: "wide", Seeds: 10, Ops: 2048, Interval: 256, Start: wide},
-		{Name: "tiers", Seeds: 8, Ops: 1024, Interval: 128, Start: tiers},
-		{Name: "trees", Seeds: 60, Ops: 64, Interval: 8, Start: trees},
+		{Name: "tiny", Seeds: 150, Ops: 40, Interval: 1, Start: chaos(3, 4, 2)},
+		{Name: "small", Seeds: 75, Ops: 256, Interval: 16, Start: chaos(4, 12, 3)},
+		{Name: "chaos", Seeds: 15, Ops: 4096, Interval: 256, Start: chaos(8, 64, 4)},
+		{Name: "fleet", Seeds: 2, Ops: 2560, Interval: 256, Start: fleet(12, 60)},
+		{Name: "deep", Seeds: 1, Ops: 768, Interval: 128, Start: fleet(3, 700)},
+		{Name: "wide", Seeds: 5, Ops: 2048, Interval: 256, Start: wide},
+		{Name: "tiers", Seeds: 4, Ops: 1024, Interval: 128, Start: tiers},
+		{Name: "trees", Seeds: 30, Ops: 64, Interval: 8, Start: trees},
 	}
 }
