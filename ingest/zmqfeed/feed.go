@@ -38,8 +38,9 @@ type Feed struct {
 	rest    time.Duration
 	replays pace.Quota
 	seed    uint64 // of the chance in waits
-	// dial is zmtp.Dial, but in tests.
+	// dial and now are zmtp.Dial and time.Now, but in tests.
 	dial func(ctx context.Context, endpoint string, t zmtp.Type, o zmtp.Options) (*zmtp.Conn, error)
+	now  func() time.Time
 }
 
 // New returns a feed, which Run then follows.
@@ -51,7 +52,7 @@ func New(cfg Config, h Handler) (*Feed, error) {
 	if err != nil {
 		return nil, fmt.Errorf("engine feed: %w", err)
 	}
-	f := &Feed{cfg: cfg, dec: dec, seed: rand.Uint64(), dial: zmtp.Dial}
+	f := &Feed{cfg: cfg, dec: dec, seed: rand.Uint64(), dial: zmtp.Dial, now: time.Now}
 	f.lost, f.restarted, f.other = f.whyLost, f.begunAnew, f.carryOut
 	source := follow.Replay
 	if cfg.Replay == "" {

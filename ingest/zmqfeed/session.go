@@ -28,6 +28,17 @@ var errBroken = errors.New("the subscription broke")
 
 var errSilent = errors.New("the subscription brings nothing, though the engine publishes")
 
+var errSlept = errors.New("this machine slept, or its clock was set: what the engine has published meanwhile is not known")
+
+const (
+	lookForSleep = time.Second
+	shortestNap  = 5 * time.Second // that a connection is not trusted after
+)
+
+// napped returns how much longer the clock of the day says that it was from a to b than the process's own, which stands
+// still while the machine sleeps, or its VM is halted.
+func napped(a, b time.Time) time.Duration { return b.Round(0).Sub(a.Round(0)) - b.Sub(a) }
+
 // session is one subscription, from its connection to its end. Two goroutines: the
 // reader takes from the socket, so that the engine's high-water mark is not what drops
 // messages while a batch is applied or a replay runs; the feed's own does all else. They
@@ -200,7 +211,8 @@ func (s *session) release(it *item) {
 
 // follow catches up and then gives live messages to the rank as they come. A connection
 // that brings nothing may be one that the network forgot, or an engine at rest: after a
-// silence the engine is asked, at most twice as long after each time that it had nothing.
+// silence the engine is asked, at most twice as long after each time that it had nothing. After a sleep
+// of the machine nobody knows which, and a new connection tells at once.
 func (s *session) follow(ctx context.Context) error {
 	f := s.f
 	f.Step((*follow.Rank).Connected)
@@ -215,8 +227,18 @@ func (s *session) follow(ctx context.Context) error {
 		defer timer.Stop()
 		silence = timer.C
 	}
+	awake := f.now()
+	look := time.NewTicker(lookForSleep)
+	defer look.Stop()
 	for {
 		select {
+		case <-look.C:
+			now := f.now()
+			if napped(awake, now) >= shortestNap {
+				f.count(func(c *Stats) { c.Slept++ })
+				return fmt.Errorf("subscription at %s: %w", f.cfg.Endpoint, errSlept)
+			}
+			awake = now
 		case it, ok := <-s.items:
 			if !ok {
 				if ctx.Err() != nil {

@@ -58,6 +58,7 @@ type Stats struct {
 	Disconnects uint64 // subscriptions that broke
 	Refused     uint64 // connections that could not be made
 	Silent      uint64 // subscriptions given up because only replays brought anything
+	Slept       uint64 // and because the machine had slept
 
 	Replays     uint64 // replays asked for
 	Probes      uint64 // of those, because of silence
