@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -28,6 +29,26 @@ func TestADeletedConsumerIsMadeAgain(t *testing.T) {
 	}
 	if n := r.counter("kvatlas_ingest_void_positions_total"); n != 0 {
 		t.Errorf("%d positions were void", n)
+	}
+}
+
+// Two processes that have one replica's name take the consumer from each other for ever: both say why, and hold what
+// is published all the same.
+func TestTwoReplicasOfOneName(t *testing.T) {
+	b := newRolledBack(t)
+	b.publish(50)
+	both := []*replica{b.open("one", nil, nil), b.open("one", nil, nil)}
+	for _, r := range both {
+		waittest.Until(t, func() error {
+			if n := r.counter(`kvatlas_ingest_reader_resets_total{reason="namesake"}`); n < 3 {
+				return fmt.Errorf("noticed %d times", n)
+			}
+			return nil
+		})
+	}
+	b.publish(50)
+	for _, r := range both {
+		b.equal(r)
 	}
 }
 

@@ -49,6 +49,8 @@ type reader struct {
 	messages     uint64    // read
 	restartPause restartPause
 	patience     time.Duration // with a server that answers late
+	made         time.Time     // when the consumer of the last session was; zero: there was none
+	namesake     bool          // another process has made one of the same name since
 
 	since time.Time // when it was opened
 
@@ -179,6 +181,7 @@ func late(err error) bool {
 var (
 	errReconnected = errors.New("connection was lost and is back")
 	errHole        = errors.New("a message was lost between the server and here")
+	errNamesake    = errors.New("another process reads by this replica's name: give each of them one of its own (--replica)")
 )
 
 // resetReason is the label of a session's end.
@@ -188,6 +191,8 @@ func resetReason(err error) string {
 		return "reconnected"
 	case errors.Is(err, errHole):
 		return "hole"
+	case errors.Is(err, errNamesake):
+		return "namesake"
 	case errors.Is(err, errTrimmed):
 		return "trimmed"
 	case errors.Is(err, errReloaded):
@@ -266,6 +271,8 @@ func (r *reader) session(run context.Context) error {
 				return err
 			}
 			continue
+		case r.namesake && errors.Is(err, jetstream.ErrConsumerDeleted):
+			return fmt.Errorf("reading: %w: %w", errNamesake, err)
 		case err != nil:
 			return fmt.Errorf("reading: %w", err)
 		}
@@ -395,6 +402,10 @@ func (r *reader) open(ctx, run context.Context) (jetstream.Consumer, error) {
 	}
 	r.follow(&info)
 	name := "replica_" + r.cfg.Replica
+	if !r.made.IsZero() {
+		c, err := s.Consumer(ctx, name)
+		r.namesake = err == nil && !c.CachedInfo().Created.Equal(r.made)
+	}
 	if err := s.DeleteConsumer(ctx, name); err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
 		return nil, fmt.Errorf("consumer %s: %w", name, err)
 	}
@@ -413,6 +424,7 @@ func (r *reader) open(ctx, run context.Context) (jetstream.Consumer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("consumer %s: %w", name, err)
 	}
+	r.made = c.CachedInfo().Created
 	return c, nil
 }
 
