@@ -67,7 +67,7 @@ func openKV(ctx context.Context, js jetstream.JetStream, namespace string, cfg B
 	}
 	st, err := kv.Status(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("registry: bucket %s: %w", name, err)
+		return nil, fmt.Errorf("registry: bucket %s: %w", name, stream.Explain(err))
 	}
 	switch {
 	case st.TTL() != 0:
@@ -82,6 +82,14 @@ func openKV(ctx context.Context, js jetstream.JetStream, namespace string, cfg B
 func changeOf(e jetstream.KeyValueEntry) change {
 	return change{key: e.Key(), value: e.Value(), deleted: e.Operation() != jetstream.KeyValuePut,
 		revision: e.Revision(), created: e.Created()}
+}
+
+// unanswered says of an error of the bucket what to look at where it does not answer.
+func unanswered(err error) error {
+	if errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrNoResponders) {
+		return fmt.Errorf("the bucket takes nothing: %s: %w", noQuorum, err)
+	}
+	return stream.Explain(err)
 }
 
 // newest returns a key as the stream's leader has it, see stream.Newest, and an error that wraps
@@ -130,7 +138,7 @@ type Drained struct {
 func (b *Bucket) Read(ctx context.Context) (Contents, error) {
 	w, err := b.kv.WatchAll(ctx)
 	if err != nil {
-		return Contents{}, fmt.Errorf("registry: reading the bucket: %w", err)
+		return Contents{}, fmt.Errorf("registry: reading the bucket: %w", unanswered(err))
 	}
 	defer w.Stop() //nolint:errcheck // it goes with the connection
 	now := time.Now()
@@ -150,7 +158,7 @@ func (b *Bucket) Read(ctx context.Context) (Contents, error) {
 			c.Workers = slices.DeleteFunc(c.Workers, func(e Entry) bool { return e.State == Gone })
 			return c, nil
 		case <-ctx.Done():
-			return Contents{}, fmt.Errorf("registry: reading the bucket: %w", ctx.Err())
+			return Contents{}, fmt.Errorf("registry: reading the bucket: %w", unanswered(ctx.Err()))
 		}
 	}
 }
