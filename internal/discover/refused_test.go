@@ -58,3 +58,11 @@ func TestRefusalsAreToldOnce(t *testing.T) {
 		t.Errorf("%v is asked", list)
 	}
 }
+
+// What others annotate a pod with is not kept.
+func TestOthersAnnotationsAreNotKept(t *testing.T) {
+	p := pod(t, "a", "1", "10.0.0.1", noteModel, "m", "cni.example/status", strings.Repeat("x", 200_000), "kvatlas-not/ours", "y")
+	if len(p.Notes) != 1 || p.Notes[noteModel] != "m" {
+		t.Errorf("%d annotations are kept, of model %q", len(p.Notes), p.Notes[noteModel])
+	}
+}
