@@ -133,15 +133,19 @@ type Drained struct {
 }
 
 // Read returns what the bucket says now. The states are judged by the times at
-// which the server stored the heartbeats and this machine's clock, since one
+// which the server stored the heartbeats and its clock, since one
 // look cannot tell a silent worker from a silent server: they are for people.
 func (b *Bucket) Read(ctx context.Context) (Contents, error) {
+	server, err := b.clock(ctx)
+	if err != nil {
+		return Contents{}, fmt.Errorf("registry: reading the bucket: %w", unanswered(err))
+	}
+	now := time.Now()
 	w, err := b.kv.WatchAll(ctx)
 	if err != nil {
 		return Contents{}, fmt.Errorf("registry: reading the bucket: %w", unanswered(err))
 	}
 	defer w.Stop() //nolint:errcheck // it goes with the connection
-	now := time.Now()
 	l := newLedger(ledgerConfig{maxWorkers: 1 << 20}, newMeters(metrics.NewSet()), func(Event) {})
 	l.begin()
 	for {
@@ -152,7 +156,8 @@ func (b *Bucket) Read(ctx context.Context) (Contents, error) {
 				continue
 			}
 			for _, m := range l.members {
-				m.state = m.stateByClock(now)
+				m.state = m.stateByClock(server)
+				m.seen, m.heard = now.Add(m.stored.Sub(server)), true // by this machine's clock
 			}
 			c := l.contents()
 			c.Workers = slices.DeleteFunc(c.Workers, func(e Entry) bool { return e.State == Gone })
@@ -161,6 +166,18 @@ func (b *Bucket) Read(ctx context.Context) (Contents, error) {
 			return Contents{}, fmt.Errorf("registry: reading the bucket: %w", unanswered(ctx.Err()))
 		}
 	}
+}
+
+// clock returns what time it is by the server, or here if the server does not say it, as before 2.10.
+func (b *Bucket) clock(ctx context.Context) (time.Time, error) {
+	st, err := b.kv.Status(ctx)
+	if err != nil {
+		return time.Time{}, err
+	}
+	if s, ok := st.(*jetstream.KeyValueBucketStatus); ok && !s.StreamInfo().TimeStamp.IsZero() {
+		return s.StreamInfo().TimeStamp, nil
+	}
+	return time.Now(), nil
 }
 
 // stateByClock judges a member by the age of its announcement.
