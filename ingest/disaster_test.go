@@ -1,6 +1,8 @@
 package ingest
 
 import (
+	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -28,6 +30,35 @@ func TestADeletedConsumerIsMadeAgain(t *testing.T) {
 	}
 	if n := r.counter("kvatlas_ingest_void_positions_total"); n != 0 {
 		t.Errorf("%d positions were void", n)
+	}
+}
+
+// Of two processes that have one replica's name one says so and reads by another: they would take the consumer
+// from each other for ever.
+func TestTwoReplicasOfOneName(t *testing.T) {
+	b := newRolledBack(t)
+	b.publish(50)
+	both := []*replica{b.open("one", nil, nil), b.open("one", nil, nil)}
+	reset := func(why string) (n uint64) {
+		for _, r := range both {
+			n += r.counter(fmt.Sprintf(`kvatlas_ingest_reader_resets_total{reason=%q}`, why))
+		}
+		return n
+	}
+	waittest.Until(t, func() error {
+		if reset("namesake") == 0 {
+			return errors.New("nobody notices")
+		}
+		return nil
+	})
+	for range 5 {
+		b.publish(50)
+		for _, r := range both {
+			b.equal(r)
+		}
+	}
+	if named, gone := reset("namesake"), reset("consumer_gone"); named > 2 || gone > 3 {
+		t.Errorf("a namesake was noticed %d times, and the consumer taken %d times", named, gone)
 	}
 }
 

@@ -49,6 +49,8 @@ type reader struct {
 	messages     uint64    // read
 	restartPause restartPause
 	patience     time.Duration // with a server that answers late
+	consumer     string        // name of the own one
+	made         time.Time     // when it was, by the last session; zero: there was none
 
 	since time.Time // when it was opened
 
@@ -74,7 +76,8 @@ type reader struct {
 }
 
 func newReader(g *group, of *source, js jetstream.JetStream, info stream.Info) *reader {
-	r := &reader{group: g, source: of, js: js, name: info.Name, number: info.Partition, next: 1, sessionEnd: make(chan error, 1), since: time.Now(), patience: g.cfg.patience}
+	r := &reader{group: g, source: of, js: js, name: info.Name, number: info.Partition, next: 1, sessionEnd: make(chan error, 1), since: time.Now(), patience: g.cfg.patience,
+		consumer: "replica_" + g.cfg.Replica}
 	r.mu.created, r.mu.end, r.mu.target = info.Created, info.LastSeq, info.LastSeq
 	r.reads(info.Created)
 	r.endsAt(info.Created, info.LastSeq)
@@ -179,6 +182,7 @@ func late(err error) bool {
 var (
 	errReconnected = errors.New("connection was lost and is back")
 	errHole        = errors.New("a message was lost between the server and here")
+	errNamesake    = errors.New("another process has this replica's name, and took the consumer: give each of them one of its own (--replica); this one reads by another meanwhile")
 )
 
 // resetReason is the label of a session's end.
@@ -188,6 +192,8 @@ func resetReason(err error) string {
 		return "reconnected"
 	case errors.Is(err, errHole):
 		return "hole"
+	case errors.Is(err, errNamesake):
+		return "namesake"
 	case errors.Is(err, errTrimmed):
 		return "trimmed"
 	case errors.Is(err, errReloaded):
@@ -394,7 +400,14 @@ func (r *reader) open(ctx, run context.Context) (jetstream.Consumer, error) {
 		return nil, run.Err()
 	}
 	r.follow(&info)
-	name := "replica_" + r.cfg.Replica
+	if !r.made.IsZero() {
+		if c, err := s.Consumer(ctx, r.consumer); err == nil && !c.CachedInfo().Created.Equal(r.made) {
+			// Both would take it from each other for ever, and in a cluster wait seconds for it each time.
+			r.consumer, r.made = fmt.Sprintf("replica_%s_%08x", r.cfg.Replica, rand.Uint32()), time.Time{}
+			return nil, errNamesake
+		}
+	}
+	name := r.consumer
 	if err := s.DeleteConsumer(ctx, name); err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
 		return nil, fmt.Errorf("consumer %s: %w", name, err)
 	}
@@ -413,6 +426,7 @@ func (r *reader) open(ctx, run context.Context) (jetstream.Consumer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("consumer %s: %w", name, err)
 	}
+	r.made = c.CachedInfo().Created
 	return c, nil
 }
 

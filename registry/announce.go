@@ -166,7 +166,7 @@ func (a *Announcement) Close(ctx context.Context) error {
 			return nil
 		}
 		if !stream.IsConflict(err) {
-			return fmt.Errorf("registry: unregistering worker %d: %w", a.mu.worker.ID, err)
+			return fmt.Errorf("registry: unregistering worker %d: %w", a.mu.worker.ID, unanswered(err))
 		}
 		a.mu.revision = 0 // look again
 	}
@@ -247,7 +247,7 @@ func (a *Announcement) writeLocked(ctx context.Context, takeOver bool) (err erro
 			}
 			a.mu.bucket, a.mu.revision = b, 0
 		default:
-			return fmt.Errorf("registry: announcing worker %d: %w", a.mu.worker.ID, err)
+			return fmt.Errorf("registry: announcing worker %d: %w", a.mu.worker.ID, unanswered(err))
 		}
 	}
 	return fmt.Errorf("registry: announcing worker %d: %w", a.mu.worker.ID, why)
@@ -272,7 +272,7 @@ func (a *Announcement) lookLocked(ctx context.Context) (ours bool, err error) {
 		return true, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("registry: looking at worker %d: %w", a.mu.worker.ID, err)
+		return false, fmt.Errorf("registry: looking at worker %d: %w", a.mu.worker.ID, unanswered(err))
 	}
 	a.mu.revision = e.Revision()
 	r, err := parseWorker(a.key, e.Value())

@@ -67,7 +67,7 @@ func openKV(ctx context.Context, js jetstream.JetStream, namespace string, cfg B
 	}
 	st, err := kv.Status(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("registry: bucket %s: %w", name, err)
+		return nil, fmt.Errorf("registry: bucket %s: %w", name, stream.Explain(err))
 	}
 	switch {
 	case st.TTL() != 0:
@@ -82,6 +82,14 @@ func openKV(ctx context.Context, js jetstream.JetStream, namespace string, cfg B
 func changeOf(e jetstream.KeyValueEntry) change {
 	return change{key: e.Key(), value: e.Value(), deleted: e.Operation() != jetstream.KeyValuePut,
 		revision: e.Revision(), created: e.Created()}
+}
+
+// unanswered says of an error of the bucket what to look at where it does not answer.
+func unanswered(err error) error {
+	if errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrNoResponders) {
+		return fmt.Errorf("the bucket takes nothing: %s: %w", noQuorum, err)
+	}
+	return stream.Explain(err)
 }
 
 // newest returns a key as the stream's leader has it, see stream.Newest, and an error that wraps
@@ -125,15 +133,19 @@ type Drained struct {
 }
 
 // Read returns what the bucket says now. The states are judged by the times at
-// which the server stored the heartbeats and this machine's clock, since one
+// which the server stored the heartbeats and its clock, since one
 // look cannot tell a silent worker from a silent server: they are for people.
 func (b *Bucket) Read(ctx context.Context) (Contents, error) {
+	server, err := b.clock(ctx)
+	if err != nil {
+		return Contents{}, fmt.Errorf("registry: reading the bucket: %w", unanswered(err))
+	}
+	now := time.Now()
 	w, err := b.kv.WatchAll(ctx)
 	if err != nil {
-		return Contents{}, fmt.Errorf("registry: reading the bucket: %w", err)
+		return Contents{}, fmt.Errorf("registry: reading the bucket: %w", unanswered(err))
 	}
 	defer w.Stop() //nolint:errcheck // it goes with the connection
-	now := time.Now()
 	l := newLedger(ledgerConfig{maxWorkers: 1 << 20}, newMeters(metrics.NewSet()), func(Event) {})
 	l.begin()
 	for {
@@ -144,15 +156,28 @@ func (b *Bucket) Read(ctx context.Context) (Contents, error) {
 				continue
 			}
 			for _, m := range l.members {
-				m.state = m.stateByClock(now)
+				m.state = m.stateByClock(server)
+				m.seen, m.heard = now.Add(m.stored.Sub(server)), true // by this machine's clock
 			}
 			c := l.contents()
 			c.Workers = slices.DeleteFunc(c.Workers, func(e Entry) bool { return e.State == Gone })
 			return c, nil
 		case <-ctx.Done():
-			return Contents{}, fmt.Errorf("registry: reading the bucket: %w", ctx.Err())
+			return Contents{}, fmt.Errorf("registry: reading the bucket: %w", unanswered(ctx.Err()))
 		}
 	}
+}
+
+// clock returns what time it is by the server, or here if the server does not say it, as before 2.10.
+func (b *Bucket) clock(ctx context.Context) (time.Time, error) {
+	st, err := b.kv.Status(ctx)
+	if err != nil {
+		return time.Time{}, err
+	}
+	if s, ok := st.(*jetstream.KeyValueBucketStatus); ok && !s.StreamInfo().TimeStamp.IsZero() {
+		return s.StreamInfo().TimeStamp, nil
+	}
+	return time.Now(), nil
 }
 
 // stateByClock judges a member by the age of its announcement.

@@ -35,7 +35,7 @@ func (b *Bucket) Drain(ctx context.Context, worker uint64, by string) error {
 		return fmt.Errorf("registry: worker %d is drained: %w", worker, ErrAlready)
 	}
 	if err != nil {
-		return fmt.Errorf("registry: draining worker %d: %w", worker, err)
+		return fmt.Errorf("registry: draining worker %d: %w", worker, unanswered(err))
 	}
 	return nil
 }
@@ -51,7 +51,7 @@ func (b *Bucket) Resume(ctx context.Context, worker uint64) error {
 		err = b.kv.Delete(ctx, drainKey(worker))
 	}
 	if err != nil {
-		return fmt.Errorf("registry: resuming worker %d: %w", worker, err)
+		return fmt.Errorf("registry: resuming worker %d: %w", worker, unanswered(err))
 	}
 	return nil
 }
@@ -90,12 +90,12 @@ func (b *Bucket) Remove(ctx context.Context, worker uint64, force bool) error {
 	}
 	for _, key := range keys {
 		if err := b.end(ctx, key); err != nil {
-			return fmt.Errorf("registry: removing worker %d: %w", worker, err)
+			return fmt.Errorf("registry: removing worker %d: %w", worker, unanswered(err))
 		}
 	}
 	if drained {
 		if err := b.kv.Delete(ctx, drainKey(worker)); err != nil {
-			return fmt.Errorf("registry: removing worker %d: %w", worker, err)
+			return fmt.Errorf("registry: removing worker %d: %w", worker, unanswered(err))
 		}
 	}
 	return nil

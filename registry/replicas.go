@@ -19,7 +19,7 @@ type Alive struct {
 func (b *Bucket) Replicas(ctx context.Context) ([]Alive, error) {
 	w, err := b.kv.Watch(ctx, replicaKey("*"))
 	if err != nil {
-		return nil, fmt.Errorf("registry: reading the bucket: %w", err)
+		return nil, fmt.Errorf("registry: reading the bucket: %w", unanswered(err))
 	}
 	defer w.Stop() //nolint:errcheck // it goes with the connection
 	var list []Alive
@@ -34,7 +34,7 @@ func (b *Bucket) Replicas(ctx context.Context) ([]Alive, error) {
 				list = append(list, Alive{strings.TrimPrefix(c.key, replicaKey("")), c.created})
 			}
 		case <-ctx.Done():
-			return nil, fmt.Errorf("registry: reading the bucket: %w", ctx.Err())
+			return nil, fmt.Errorf("registry: reading the bucket: %w", unanswered(ctx.Err()))
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/internal/program/edge"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
 )
 
 // The HTTP routes take three forms of a body: a worker as a static list has it, if
@@ -340,8 +341,9 @@ func (r *Registry) paired(q *registration, w *Worker) *refusal {
 }
 
 func (r *Registry) unavailable(err error) (int, []byte) {
-	r.cfg.Log.Warn("a registration over HTTP failed", "error", err)
-	return refuse(http.StatusServiceUnavailable, "the registry's store does not answer; try again").answer()
+	err = obs.Plain(unanswered(err))
+	r.cfg.Log.Warn("what was asked of the registry over HTTP failed", "error", err)
+	return refuse(http.StatusServiceUnavailable, "the registry's store does not answer, try again: %v", err).answer()
 }
 
 func idText(id uint64, name string) string {

@@ -58,7 +58,7 @@ type Config struct {
 	Discover       time.Duration // how often new streams are looked for
 	ReadyLag       int           // messages of a stream behind which the index still counts as caught up
 	IngestMessages int           // of a stream, read and not applied
-	IngestBytes    int64         // likewise
+	IngestBytes    int64         // likewise; 0 is the setting's default
 	Ingest         ingest.Settings
 
 	Registry registry.Settings
@@ -106,8 +106,8 @@ func (c *Config) Declare(set *conf.Set) {
 		up, which makes /readyz succeed.`, conf.Between(0, 1<<30))
 	set.Int(&c.IngestMessages, "ingest-max-messages", 65536, `Most messages of a stream that are read and not applied yet.
 		Reading waits beyond.`, conf.Between(1, 1<<24))
-	set.Bytes(&c.IngestBytes, "ingest-max-bytes", 64<<20, "Most bytes of messages of a stream that are read and not applied yet.",
-		conf.Between[int64](1<<20, 1<<30))
+	set.Bytes(&c.IngestBytes, "ingest-max-bytes", defaultInFlight(sysmem.Limit()), "Most bytes of messages of a stream that are read and not applied yet.",
+		conf.Between[int64](1<<20, 1<<30), conf.ShowDefault("a 32nd of the memory that the machine or the control group has, 4MiB to 64MiB"))
 	c.Ingest.Declare(set)
 	c.Registry.Declare(set)
 	c.Shares.Declare(set)
@@ -160,6 +160,7 @@ func (c Config) withDefaults() Config {
 		c.NATS.DataDir = cmp.Or(c.NATS.DataDir, broker.DefaultDataDir(os.Getenv))
 	}
 	c.MemoryBudget = cmp.Or(c.MemoryBudget, defaultBudget())
+	c.IngestBytes = cmp.Or(c.IngestBytes, defaultInFlight(sysmem.Limit()))
 	c.Log = cmp.Or(c.Log, slog.Default())
 	c.NATS.Log = cmp.Or(c.NATS.Log, c.Log)
 	if c.Metrics == nil {
@@ -187,6 +188,16 @@ func (c *Config) StaticWorkers() ([]registry.Worker, error) {
 
 // HasNATS reports whether there is to be a broker.
 func (c *Config) HasNATS() bool { return c.NATS.URL != "" && c.NATS.URL != broker.None }
+
+// defaultInFlight is little where little may be used: what is in flight takes up to twice as much, and the process
+// would be ended for it while it reads a long stream, at each start again.
+func defaultInFlight(limit int64, known bool) int64 {
+	const most = 64 << 20
+	if !known {
+		return most
+	}
+	return min(max(limit/32, 4<<20), most)
+}
 
 // defaultBudget is half of the memory: the collector needs some of the rest.
 func defaultBudget() int64 {

@@ -2,6 +2,8 @@ package replica
 
 import (
 	"io"
+	"log/slog"
+	"strings"
 	"testing"
 
 	"github.com/kvatlas/kvatlas/internal/program/conf"
@@ -25,7 +27,7 @@ func TestDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	source := Config{NATS: NATS{URL: Embedded}}.withDefaults()
-	if set = set.withDefaults(); set.Namespace != source.Namespace || set.MemoryBudget != source.MemoryBudget ||
+	if set = set.withDefaults(); set.Namespace != source.Namespace || set.MemoryBudget != source.MemoryBudget || set.IngestBytes != source.IngestBytes ||
 		set.NATS.URL != source.NATS.URL || set.NATS.DataDir != source.NATS.DataDir {
 		t.Errorf("from settings %+v, in source %+v", set, source)
 	}
@@ -71,5 +73,34 @@ func TestNothingToReadIsRefused(t *testing.T) {
 	}
 	if _, err := New(Config{}); err == nil {
 		t.Error("a replica of nothing is made")
+	}
+}
+
+// A process that may use little memory has little of it in flight.
+func TestLittleMemoryHasLittleInFlight(t *testing.T) {
+	for limit, want := range map[int64]int64{64 << 20: 4 << 20, 256 << 20: 8 << 20, 1 << 30: 32 << 20, 64 << 30: 64 << 20} {
+		if n := defaultInFlight(limit, true); n != want {
+			t.Errorf("with %d bytes of memory %d are in flight, want %d", limit, n, want)
+		}
+	}
+	if n := defaultInFlight(0, false); n != 64<<20 {
+		t.Errorf("%d bytes are in flight where nobody knows of a limit", n)
+	}
+}
+
+// A budget that is never reached, because the system ends the process before, is warned of.
+func TestABudgetOfAllMemory(t *testing.T) {
+	memory, known := sysmem.Limit()
+	if !known {
+		t.Skip("nobody knows how much memory there is")
+	}
+	for budget, want := range map[int64]bool{memory: true, memory / 2: false, -1: false} {
+		var log strings.Builder
+		if _, err := New(Config{Fed: true, MemoryBudget: budget, Log: slog.New(slog.NewTextHandler(&log, nil))}); err != nil {
+			t.Fatal(err)
+		}
+		if warned := strings.Contains(log.String(), "the memory budget is all that this process may use"); warned != want {
+			t.Errorf("a budget of %d of %d bytes: %s", budget, memory, &log)
+		}
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/program/startup"
+	"github.com/kvatlas/kvatlas/internal/program/sysmem"
 	"github.com/kvatlas/kvatlas/internal/shares"
 	"github.com/kvatlas/kvatlas/query"
 	"github.com/kvatlas/kvatlas/registry"
@@ -58,6 +59,10 @@ func New(cfg Config) (*Replica, error) {
 	}
 	cfg = cfg.withDefaults()
 	r := &Replica{cfg: cfg, log: cfg.Log, metrics: cfg.Metrics.Set}
+	if limit, known := sysmem.Limit(); known && cfg.MemoryBudget >= limit {
+		r.log.Warn("the memory budget is all that this process may use, or more: the system will end it before blocks are refused; half leaves room for the rest",
+			"budget", cfg.MemoryBudget, "limit", limit)
+	}
 	r.share, _ = stream.ParseShare(cfg.Share) // it was checked
 	var err error
 	if r.shares, err = shares.New(cfg.Shares, cfg.Metrics, cfg.Log); err != nil {

@@ -115,6 +115,7 @@ func (c *config) complain(err error) {
 	if errors.Is(err, errSaid) {
 		return
 	}
+	err = obs.Plain(err)
 	if c.json {
 		_ = c.print(map[string]any{"error": err.Error()}) // nowhere left to say it
 		return

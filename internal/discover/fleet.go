@@ -59,7 +59,12 @@ type Fleet struct {
 	beyond map[string]bool // left out
 	unread map[string]bool // pods that are there, and cannot be read: they are as they were
 	hidden bool            // the last list had some without a name: whoever it did not name may be one
+
+	refusals []Refusal // since they were taken
 }
+
+// Refusal is why a worker is not registered.
+type Refusal struct{ Name, Why string }
 
 // Ask is an engine that is to be asked.
 type Ask struct {
@@ -186,11 +191,11 @@ func (f *Fleet) name(e *endpoint) string {
 // look says where the endpoint stands, as far as is known.
 func (f *Fleet) look(e *endpoint) {
 	if e.pod.Notes[noteRegisteredBy] == byPublisher {
-		e.state = Left
+		e.state, e.why = Left, ""
 		return
 	}
 	if e.pod.IP == "" || !e.pod.Ready && e.state != Wanted && e.state != Refused {
-		e.state = Waiting
+		e.state, e.why = Waiting, ""
 		return
 	}
 	facts, err := f.Defaults.facts(&e.pod)
@@ -201,7 +206,9 @@ func (f *Fleet) look(e *endpoint) {
 		facts.BlockSize = e.was.BlockSize
 	}
 	if err == nil && (facts.Model == "" || facts.BlockSize == 0) {
-		e.state = Asking
+		if e.state != Asking {
+			e.state, e.why = Asking, ""
+		}
 		return
 	}
 	var w registry.Worker
@@ -213,17 +220,32 @@ func (f *Fleet) look(e *endpoint) {
 			err = fmt.Errorf("its annotations %s*: %w", Annotation, err)
 		}
 	}
-	if err != nil {
-		e.state, e.why = Refused, err.Error()
-		return
+	var text []byte
+	if err == nil {
+		text, err = json.Marshal(form{WorkerID: w.Name, Worker: nameless(w)})
 	}
-	text, err := json.Marshal(form{WorkerID: w.Name, Worker: nameless(w)})
 	if err != nil {
-		e.state, e.why = Refused, err.Error()
+		f.refuse(e, err)
 		return
 	}
 	e.state, e.why, e.body = Wanted, "", string(text)
 	e.place = Place{Name: w.Name, Model: w.Model, Group: w.Group, BlockSize: w.BlockSize}
+}
+
+// refuse says why the endpoint cannot be registered, once for each reason. An annotation may be long.
+func (f *Fleet) refuse(e *endpoint, err error) {
+	why := fmt.Sprintf("%.500s", err)
+	if e.state != Refused || e.why != why {
+		f.refusals = append(f.refusals, Refusal{f.name(e), why})
+	}
+	e.state, e.why = Refused, why
+}
+
+// Refusals returns what was refused since it was asked last.
+func (f *Fleet) Refusals() []Refusal {
+	list := f.refusals
+	f.refusals = nil
+	return list
 }
 
 // form is the body of POST /register, as a list has a worker: by its name.

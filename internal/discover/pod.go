@@ -3,6 +3,7 @@ package discover
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"strconv"
@@ -44,7 +45,7 @@ type Pod struct {
 	Ready     bool
 	// Ended says that its engine is on the way out, or will not come.
 	Ended bool
-	Notes map[string]string // annotations
+	Notes map[string]string // annotations of this program's names
 }
 
 // ParsePod reads a pod as the API server gives it. With an error it has its name, if that can be read.
@@ -66,6 +67,8 @@ func ParsePod(text []byte) (Pod, error) {
 	if o.Metadata.Name == "" {
 		return Pod{}, fmt.Errorf("a pod without a name")
 	}
+	// Others keep what they like there, up to 256 KiB a pod.
+	maps.DeleteFunc(o.Metadata.Annotations, func(name, _ string) bool { return !strings.HasPrefix(name, Annotation) })
 	p := Pod{
 		Name: o.Metadata.Name, UID: o.Metadata.UID, IP: o.Status.PodIP, Notes: o.Metadata.Annotations,
 		Ended: o.Metadata.DeletionTimestamp != nil || o.Status.Phase == "Failed" || o.Status.Phase == "Succeeded",

@@ -215,6 +215,9 @@ func (d *discovery) tell(ctx context.Context, input func()) error {
 
 // step begins what is due, and returns when there is more.
 func (d *discovery) step(ctx context.Context) time.Time {
+	for _, r := range d.fleet.Refusals() {
+		d.log.Warn("a worker is not registered: mend its pod's annotations", "worker", r.Name, "reason", r.Why)
+	}
 	now := d.now()
 	next := now.Add(d.cfg.Every)
 	sooner := func(at time.Time) {

@@ -12,11 +12,14 @@ import (
 	"github.com/kvatlas/kvatlas/internal/program/conf"
 )
 
-// Explain says of an error of JetStream what to do where there is none. A server that
-// has it answers from the first connection on, so that waiting would not help.
+// Explain says of an error of JetStream what to do where there is none, and where nobody answers in time. A
+// server that has it answers from the first connection on, so that waiting would not help.
 func Explain(err error) error {
 	if errors.Is(err, nats.ErrNoResponders) || errors.Is(err, jetstream.ErrJetStreamNotEnabled) || errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount) {
 		return conf.Wrong{Err: fmt.Errorf("the NATS server has no JetStream, or not for this account: start it with -js or \"jetstream {}\" in its file, or give another address: %w", err)}
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("NATS does not answer in time: see that most servers of its cluster run, reach each other and have room: %w", err)
 	}
 	return err
 }

@@ -209,7 +209,7 @@ func List(ctx context.Context, js jetstream.JetStream, ns string) ([]Info, error
 		}
 	}
 	if err := l.Err(); err != nil {
-		return infos, fmt.Errorf("streams of namespace %s: %w", ns, err)
+		return infos, fmt.Errorf("streams of namespace %s: %w", ns, Explain(err))
 	}
 	slices.SortFunc(infos, func(a, b Info) int { return strings.Compare(a.Name, b.Name) })
 	return infos, errors.Join(bad...)

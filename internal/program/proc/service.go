@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"log/slog"
 	"os"
 	"strconv"
@@ -239,11 +240,22 @@ func ReplicaName() string {
 	if err != nil {
 		host = "unknown"
 	}
-	host = strings.Map(func(r rune) rune {
+	return replicaName(host, os.Getpid())
+}
+
+// longestHost leaves room in a replica's name for a process id, and for what tells the
+// replicas of a process apart.
+const longestHost = 47
+
+func replicaName(host string, pid int) string {
+	name := strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' {
 			return r
 		}
 		return '_'
 	}, host)
-	return host[:min(len(host), 50)] + "-" + strconv.Itoa(os.Getpid())
+	if len(name) > longestHost { // pods differ in the end of their names, and each has process id 1
+		name = fmt.Sprintf("%s-%08x", name[:longestHost-9], crc32.ChecksumIEEE([]byte(host)))
+	}
+	return name + "-" + strconv.Itoa(pid)
 }

@@ -288,3 +288,19 @@ func TestReplicaNamesHaveTheirCharacters(t *testing.T) {
 		t.Error(name)
 	}
 }
+
+// The pods of a deployment have names of up to 63 characters that differ in the last ones.
+func TestLongHostNamesAreToldApart(t *testing.T) {
+	const pod = "kvatlas-production-inference-cluster-kvindexer-6d5b7f9c88-"
+	a, b := replicaName(pod+"x7x2k", 1), replicaName(pod+"9qvzt", 1)
+	if a == b || !strings.HasPrefix(a, pod[:30]) {
+		t.Errorf("the replicas of two pods are %s and %s", a, b)
+	}
+	// A library adds nine characters for one of several replicas.
+	if longest := replicaName(pod+"x7x2k", 4194304); len(longest) > 64-9 {
+		t.Errorf("%d characters: %s", len(longest), longest)
+	}
+	if name := replicaName("node-1.example.com", 77); name != "node-1_example_com-77" {
+		t.Error(name)
+	}
+}
