@@ -408,6 +408,7 @@ func (r *reader) open(ctx, run context.Context) (jetstream.Consumer, error) {
 		}
 	}
 	name := r.consumer
+	r.made = time.Time{} // one that is made, of which no answer comes, is this process's, too
 	if err := s.DeleteConsumer(ctx, name); err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
 		return nil, fmt.Errorf("consumer %s: %w", name, err)
 	}
