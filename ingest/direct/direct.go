@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/VictoriaMetrics/metrics"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/kvatlas/kvatlas/event/engine"
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/ingest/zmqfeed"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
 )
 
 // Endpoint is where one rank publishes.
@@ -114,16 +116,17 @@ func (d *Direct) Follow(k Key, ranks map[uint32]Endpoint) error {
 			d.stopLocked(rankKey{k, n})
 		}
 	}
+	said := d.saidLocked(k)
 	var errs []error
 	for _, n := range slices.Sorted(maps.Keys(ranks)) {
-		if err := d.followLocked(rankKey{k, n}, ranks[n]); err != nil {
+		if err := d.followLocked(rankKey{k, n}, ranks[n], said); err != nil {
 			errs = append(errs, fmt.Errorf("direct: worker %d, rank %d: %w", k.Worker, n, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (d *Direct) followLocked(k rankKey, at Endpoint) error {
+func (d *Direct) followLocked(k rankKey, at Endpoint, said *said) error {
 	old := d.mu.ranks[k]
 	if old != nil && old.at.Events == at.Events && old.at.Replay == at.Replay && old.at.Snapshot == at.Snapshot && old.at.reads(&at) {
 		return nil
@@ -138,8 +141,7 @@ func (d *Direct) followLocked(k rankKey, at Endpoint) error {
 	cfg := d.cfg.Feed
 	cfg.Endpoint, cfg.Replay, cfg.Snapshot, cfg.Limit = at.Events, at.Replay, at.Snapshot, d.limit
 	cfg.Decoder = engine.Config{BlockSize: int(k.Space.BlockSize), Rank: k.dpRank, Lora: at.Lora, Salt: at.Salt, Loras: at.Loras, Remote: at.Remote}
-	r := &follower{d: d, key: k, at: at, index: index, done: make(chan struct{})}
-	r.contact = zmqfeed.NewContact(d.cfg.Log.With("worker", k.Worker, "dp_rank", k.dpRank, "model", k.Space.Model))
+	r := &follower{d: d, key: k, at: at, index: index, said: said, contact: said.contacts.Rank(k.dpRank), done: make(chan struct{})}
 	if old != nil {
 		d.stopLocked(k)
 		if old.at.reads(&at) { // else it has other content
@@ -157,6 +159,17 @@ func (d *Direct) followLocked(k rankKey, at Endpoint) error {
 	d.mu.ranks[k] = r
 	go r.run()
 	return nil
+}
+
+// saidLocked returns where the worker's ranks that are followed say what they do, or a new one.
+func (d *Direct) saidLocked(k Key) *said {
+	for rk, r := range d.mu.ranks {
+		if rk.Key == k {
+			return r.said
+		}
+	}
+	log := d.cfg.Log.With("worker", k.Worker, "model", k.Space.Model)
+	return &said{zmqfeed.NewContacts(log), obs.NewLimited(log, time.Second, nil)}
 }
 
 func (d *Direct) ranksLocked(k Key) (list []uint32) {

@@ -1,9 +1,12 @@
 package direct
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
+	"os"
 	"testing"
 	"time"
 
@@ -287,6 +290,41 @@ func TestAnEngineThatIsAwayDoesNotKeepTheIndexUnready(t *testing.T) {
 	d.Close()
 	if err := d.Follow(key, nil); !errors.Is(err, ErrClosed) {
 		t.Errorf("following after Close: %v", err)
+	}
+}
+
+// TestADeadWorkerOfManyRanksIsSaidOnce: they go at once, and may be a thousand.
+func TestADeadWorkerOfManyRanksIsSaidOnce(t *testing.T) {
+	d, _ := open(t)
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.cfg.Log = slog.New(slog.NewTextHandler(write, nil))
+	lines := make(chan int)
+	go func() {
+		n := 0
+		for s := bufio.NewScanner(read); s.Scan(); n++ {
+			t.Log(s.Text())
+		}
+		lines <- n
+	}()
+	ranks := make(map[uint32]Endpoint)
+	for n := range uint32(100) {
+		ranks[n] = Endpoint{Events: "tcp://127.0.0.1:1"}
+	}
+	began := time.Now()
+	if err := d.Follow(key, ranks); err != nil {
+		t.Fatal(err)
+	}
+	waittest.For(t, "all have been tried", func() bool { return d.Ready() == nil })
+	if err := d.Follow(key, ranks); err != nil {
+		t.Fatal(err)
+	}
+	d.Unfollow(key)
+	write.Close()
+	if n := <-lines; n > 1+int(time.Since(began)/(10*time.Second)) {
+		t.Errorf("%d lines of a hundred ranks", n)
 	}
 }
 

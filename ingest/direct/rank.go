@@ -42,7 +42,7 @@ type follower struct {
 	at      Endpoint
 	index   ingest.Applier
 	feed    *zmqfeed.Feed
-	gapLog  *obs.Limited // of lost batches, of which each message may be one
+	said    *said
 	contact *zmqfeed.Contact
 	ctx     context.Context
 	cancel  context.CancelFunc
@@ -54,6 +54,12 @@ type follower struct {
 		sync.Mutex
 		RankStatus
 	}
+}
+
+// said is what a worker's ranks say in the log, together: they mostly fail at once, and there may be a thousand.
+type said struct {
+	contacts *zmqfeed.Contacts
+	others   *obs.Limited // each message may be of lost batches
 }
 
 // status is what was counted, and how the following stands.
@@ -157,17 +163,14 @@ func (r *follower) Snapshot(_ uint64, parts iter.Seq[*event.Batch]) (unplaced, r
 
 // Restart implements zmqfeed.Handler.
 func (r *follower) Restart(sign follow.Sign) {
-	r.d.cfg.Log.Info("an engine restarted", "worker", r.key.Worker, "dp_rank", r.key.dpRank, "seen_by", sign.String())
+	r.said.others.Log(slog.LevelInfo, "restarted", "an engine restarted", slog.Any("dp_rank", r.key.dpRank), slog.String("seen_by", sign.String()))
 	r.clear()
 	r.note(func(s *RankStatus) { s.Restarts++ })
 }
 
 // Gap implements zmqfeed.Handler.
 func (r *follower) Gap(g zmqfeed.Gap) {
-	if r.gapLog == nil {
-		r.gapLog = obs.NewLimited(r.d.cfg.Log, time.Second, nil)
-	}
-	r.gapLog.Warn(g.Why.String(), "batches of an engine are lost", slog.Uint64("worker", r.key.Worker), slog.Any("dp_rank", r.key.dpRank),
+	r.said.others.Warn(g.Why.String(), "batches of an engine are lost", slog.Any("dp_rank", r.key.dpRank),
 		slog.Uint64("from", g.From), slog.Uint64("to", g.To), slog.String("reason", g.Why.String()), slog.Bool("emptied", !g.Unusable()))
 	if !g.Unusable() {
 		r.clear()

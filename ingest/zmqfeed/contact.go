@@ -10,16 +10,26 @@ import (
 // contactEvery is how often the log says that an engine is away.
 const contactEvery = 10 * time.Second
 
-// Contact says in a log whether an engine is in contact: that it is away at once, then every ten
-// seconds for how long, and when it is back. It belongs to the Handler's goroutine.
-type Contact struct {
-	log  *obs.Limited
-	gone time.Time // since when it is away; zero: it is not
+// Contacts says in a log whether an engine's ranks are in contact: that one is away at once, then every ten
+// seconds for how long, and when it is back. Ranks mostly go together, and there may be a thousand: one
+// line is for all of them, with the number of those left out. It is safe for concurrent use.
+type Contacts struct{ log *obs.Limited }
+
+// NewContacts returns the Contacts of one engine, which the log names.
+func NewContacts(log *slog.Logger) *Contacts {
+	return &Contacts{obs.NewLimited(log, contactEvery, nil)}
 }
 
-// NewContact returns the Contact of one engine, which the log names.
-func NewContact(log *slog.Logger) *Contact {
-	return &Contact{log: obs.NewLimited(log, contactEvery, nil)}
+// Rank returns the Contact of one of the ranks.
+func (c *Contacts) Rank(dpRank uint32) *Contact {
+	return &Contact{log: c.log, rank: slog.Any("dp_rank", dpRank)}
+}
+
+// Contact is whether one rank is in contact. It belongs to the Handler's goroutine.
+type Contact struct {
+	log  *obs.Limited
+	rank slog.Attr
+	gone time.Time // since when it is away; zero: it is not
 }
 
 // State takes what the Handler is told.
@@ -31,9 +41,9 @@ func (c *Contact) State(st State) {
 			c.gone = now
 		}
 		c.log.Warn("gone", "the engine's stream is interrupted, trying again: see that the engine runs, publishes KV events there, and can be reached",
-			slog.Duration("for", now.Sub(c.gone).Round(time.Second)), slog.Any("error", st.Err))
+			c.rank, slog.Duration("for", now.Sub(c.gone).Round(time.Second)), slog.Any("error", st.Err))
 	case st.Phase == Live && !c.gone.IsZero():
-		c.log.Log(slog.LevelInfo, "back", "the engine's stream goes on", slog.Duration("interrupted_for", now.Sub(c.gone).Round(time.Second)))
+		c.log.Log(slog.LevelInfo, "back", "the engine's stream goes on", c.rank, slog.Duration("interrupted_for", now.Sub(c.gone).Round(time.Second)))
 		c.gone = time.Time{}
 	}
 }

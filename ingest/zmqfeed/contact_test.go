@@ -15,7 +15,7 @@ import (
 func TestContact(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		c := NewContact(slog.New(slog.NewTextHandler(&out, nil)).With("dp_rank", 3))
+		c := NewContacts(slog.New(slog.NewTextHandler(&out, nil))).Rank(3)
 		c.State(State{Phase: Connecting})
 		c.State(State{Phase: Live})
 		for range 20 {
@@ -33,6 +33,31 @@ func TestContact(t *testing.T) {
 			if !strings.Contains(said[i], want) || !strings.Contains(said[i], "dp_rank=3") || i < 5 != strings.Contains(said[i], "error=refused") {
 				t.Errorf("line %d, want %s:\n%s", i, want, said[i])
 			}
+		}
+	})
+}
+
+// TestContactsOfManyRanks: when an engine dies, one line is for all of its ranks.
+func TestContactsOfManyRanks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		all := NewContacts(slog.New(slog.NewTextHandler(&out, nil)))
+		var ranks []*Contact
+		for n := range uint32(1024) {
+			ranks = append(ranks, all.Rank(n))
+		}
+		for range 10 {
+			for _, c := range ranks {
+				c.State(State{Phase: Connecting, Err: errors.New("refused")})
+			}
+			time.Sleep(3 * time.Second)
+		}
+		for _, c := range ranks {
+			c.State(State{Phase: Live})
+		}
+		said := strings.Split(strings.TrimSpace(out.String()), "\n")
+		if len(said) != 4 || !strings.Contains(said[1], "suppressed=4095") || !strings.Contains(said[3], "goes on") {
+			t.Errorf("%d lines:\n%s", len(said), out.String())
 		}
 	})
 }

@@ -105,7 +105,7 @@ type stream struct {
 
 // newStream loads what is kept of the stream.
 func newStream(cfg streamConfig) (*stream, error) {
-	s := &stream{cfg: cfg, set: newSet(), contact: zmqfeed.NewContact(cfg.log.With("dp_rank", cfg.dpRank))}
+	s := &stream{cfg: cfg, set: newSet(), contact: zmqfeed.NewContacts(cfg.log).Rank(cfg.dpRank)}
 	b, err := cfg.store.load()
 	if err != nil {
 		return nil, err
