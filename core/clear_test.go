@@ -182,7 +182,7 @@ func TestClearedInStepsEqualsOracle(t *testing.T) {
 			t.Parallel()
 			for _, seed := range coretest.Seeds(max(2, g.Seeds/8)) {
 				ops := clearing(g.History(seed), seed)
-				ops = ops[:min(len(ops), 600)]
+				ops = ops[:min(len(ops), 300)]
 				if at, err := coretest.Check(newRenumbering, ops, max(1, g.Interval/4)); err != nil {
 					t.Fatalf("seed %d, operation %d: %v", seed, at, err)
 				}

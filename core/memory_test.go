@@ -298,7 +298,7 @@ func TestMemoryIsWhatTheHeapHas(t *testing.T) {
 	for name, fill := range fills {
 		t.Run(name, func(t *testing.T) {
 			before := settledHeap()
-			f := newFiller(1)
+			f := newFiller(2)
 			fill(f)
 			x := f.Radix
 			have := settledHeap() - before + x.MappedBytes()

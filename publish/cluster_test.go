@@ -17,6 +17,7 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/internal/testing/natstest"
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 )
 
@@ -29,6 +30,7 @@ func TestMain(m *testing.M) {
 // another one, not when the acknowledgements have been waited for, whether messages go alone
 // or together; nothing is lost.
 func TestPublishingGoesOnWithTheNextLeader(t *testing.T) {
+	racetest.Without(t, "three servers do most of it")
 	cluster := natstest.StartCluster(t)
 	nc, err := nats.Connect(strings.Join(cluster.URLs, ","), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
 		nats.ReconnectWait(50*time.Millisecond), nats.DontRandomize())

@@ -9,6 +9,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/nats/broker"
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/internal/testing/natstest"
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 	"github.com/kvatlas/kvatlas/snapshot/store"
 )
@@ -154,6 +155,7 @@ func TestSnapshotsNewerThanTheStream(t *testing.T) {
 // another message's, is a fallback still: it is no bound of what is trimmed, and
 // a start from it takes no position for granted.
 func TestASnapshotOfWhatTheStreamWas(t *testing.T) {
+	racetest.Without(t, "it goes step by step, for long")
 	r := newRestorable(t, t.TempDir())
 	taker := r.start("taker", func(c *Config) { c.Threshold, c.Lease, c.Keep = 10, 200*time.Millisecond, 2 })
 	r.further(taker, 1)

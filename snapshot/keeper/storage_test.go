@@ -10,6 +10,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 	"github.com/kvatlas/kvatlas/snapshot/store"
 )
@@ -98,6 +99,7 @@ func TestASnapshotThatStartsWouldReadLongBeyond(t *testing.T) {
 // A stream that filled up between two looks is trimmed although nothing new can come: the
 // kept snapshots are of before it filled up and of its end.
 func TestAStreamThatFilledUpAtOnce(t *testing.T) {
+	racetest.Without(t, "it goes step by step, for long")
 	const most = 64 << 10
 	w := newWorldOf(t, t.TempDir(), most)
 	m := metrics.NewSet()

@@ -18,6 +18,7 @@ import (
 	"github.com/kvatlas/kvatlas/bench/mock"
 	"github.com/kvatlas/kvatlas/bench/mockapi"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 )
 
 // A thousand streams at once through a real listener, to engines that drop, fail
@@ -25,10 +26,7 @@ import (
 // whole and right, or visibly not whole; afterwards nothing is booked, no engine
 // is at work and the goroutines are those from before.
 func TestStress(t *testing.T) {
-	streams := 1000
-	if testing.Short() {
-		streams = 100
-	}
+	streams := racetest.Few(1000)
 	var arrived atomic.Int64
 	gate := make(chan struct{}) // closed when most streams are under way
 	open := sync.OnceFunc(func() { close(gate) })
