@@ -199,8 +199,8 @@ func (s *Server) Close() error {
 	all := slices.Collect(maps.Keys(s.conns))
 	s.mu.Unlock()
 	for _, k := range all {
+		_ = k.net.Close() // whatever is under way; then nobody is answered that the client is gone
 		k.cancel()
-		_ = k.net.Close() // whatever is under way
 	}
 	return err
 }

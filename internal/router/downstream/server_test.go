@@ -354,6 +354,36 @@ func TestTimes(t *testing.T) {
 
 // A Shutdown ends idle connections at once, lets requests under way finish, and is over
 // when its time is.
+// slowlyClosed are connections whose end takes its time.
+type slowlyClosed struct{ net.Listener }
+
+func (l slowlyClosed) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return slowlyClosedConn{c}, err
+}
+
+type slowlyClosedConn struct{ net.Conn }
+
+func (c slowlyClosedConn) Close() error {
+	time.Sleep(50 * time.Millisecond)
+	return c.Conn.Close()
+}
+
+// TestCloseAnswersNobody: whose client would have left is told by the context, and a server that ends ends it, too: what
+// would be answered to nobody is no answer to a client that waits.
+func TestCloseAnswersNobody(t *testing.T) {
+	begun := make(chan struct{})
+	l := newLabBehind(t, func(w http.ResponseWriter, r *http.Request) {
+		close(begun)
+		<-r.Context().Done()
+		w.WriteHeader(499)
+	}, nil, func(ln net.Listener) net.Listener { return slowlyClosed{ln} })
+	busy := l.dial(get)
+	<-begun
+	_ = l.server.Close()
+	busy.ends()
+}
+
 func TestShutdown(t *testing.T) {
 	begun, go1 := make(chan struct{}), make(chan struct{})
 	l := newLab(t, func(w http.ResponseWriter, r *http.Request) {
