@@ -225,11 +225,17 @@ func (w *Worker) normalise() error {
 	if w.Ranks[len(w.Ranks)-1] == event.PoolRank {
 		return fmt.Errorf("rank %d is none of a worker's", event.PoolRank)
 	}
+	of := make(map[string]uint32) // whose sockets are where: one that is two ranks', or two kinds, is neither
 	for _, m := range []map[uint32]string{w.Endpoints.Events, w.Endpoints.Replay, w.Endpoints.Snapshot} {
-		for rank := range m {
+		for _, rank := range slices.Sorted(maps.Keys(m)) {
 			if _, ok := slices.BinarySearch(w.Ranks, rank); !ok {
 				return fmt.Errorf("an endpoint of rank %d, which is not among the ranks", rank)
 			}
+			at := m[rank]
+			if other, taken := of[at]; taken && at != "" {
+				return fmt.Errorf("%.200q is given for two sockets, of rank %d and of rank %d: give each its own address", at, other, rank)
+			}
+			of[at] = rank
 		}
 	}
 	w.Tiers = slices.Clone(w.Tiers)
