@@ -37,7 +37,7 @@ func TestContact(t *testing.T) {
 	})
 }
 
-// TestContactsOfManyRanks: when an engine dies, one line is for all of its ranks.
+// TestContactsOfManyRanks: when an engine dies, eight lines are for all of its ranks, and the first eight have one each.
 func TestContactsOfManyRanks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
@@ -56,7 +56,7 @@ func TestContactsOfManyRanks(t *testing.T) {
 			c.State(State{Phase: Live})
 		}
 		said := strings.Split(strings.TrimSpace(out.String()), "\n")
-		if len(said) != 4 || !strings.Contains(said[1], "suppressed=4095") || !strings.Contains(said[3], "goes on") {
+		if len(said) != 32 || !strings.Contains(said[7], "dp_rank=7") || !strings.Contains(said[8], "suppressed=511") || !strings.Contains(said[31], "goes on") {
 			t.Errorf("%d lines:\n%s", len(said), out.String())
 		}
 	})

@@ -52,6 +52,7 @@ type session struct {
 	done   chan struct{} // tells the reader to end
 	err    error         // why the reader ended, once items is closed
 	broken atomic.Bool   // it has ended
+	awake  time.Time     // when it was last known that the machine had not slept
 	blind  int           // probes in a row that found what should have come live
 }
 
@@ -103,6 +104,7 @@ func (it *item) Done() {
 // session subscribes and follows the stream until the connection breaks, ctx
 // ends or the engine is found restarted.
 func (f *Feed) session(ctx context.Context) error {
+	awake := f.now()
 	conn, err := f.dial(ctx, f.cfg.Endpoint, zmtp.Sub, zmtp.Options{MaxMessage: f.cfg.MaxMessage, Handshake: f.cfg.Dial})
 	if err != nil {
 		f.count(func(c *Stats) { c.Refused++ })
@@ -110,7 +112,7 @@ func (f *Feed) session(ctx context.Context) error {
 	}
 	f.count(func(c *Stats) { c.Connects++ })
 	s := &session{
-		f: f, conn: conn,
+		f: f, conn: conn, awake: awake,
 		items: make(chan *item, f.cfg.QueueMessages),
 		spare: make(chan *item, spareMessages),
 		room:  make(chan struct{}, 1),
@@ -227,18 +229,17 @@ func (s *session) follow(ctx context.Context) error {
 		defer timer.Stop()
 		silence = timer.C
 	}
-	awake := f.now()
 	look := time.NewTicker(lookForSleep)
 	defer look.Stop()
 	for {
 		select {
 		case <-look.C:
 			now := f.now()
-			if napped(awake, now) >= shortestNap {
+			if napped(s.awake, now) >= shortestNap {
 				f.count(func(c *Stats) { c.Slept++ })
 				return fmt.Errorf("subscription at %s: %w", f.cfg.Endpoint, errSlept)
 			}
-			awake = now
+			s.awake = now
 		case it, ok := <-s.items:
 			if !ok {
 				if ctx.Err() != nil {
