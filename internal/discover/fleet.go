@@ -293,7 +293,9 @@ func (f *Fleet) Answered(a Ask, facts Facts, err error, begun, now time.Time) {
 		}
 	}
 	if err != nil {
-		e.why = err.Error()
+		if e.state == Asking {
+			e.why = err.Error()
+		}
 		e.asks.Later(begun, now, f.Least, f.Longest, event.WorkerID(a.Name))
 		return
 	}

@@ -1,6 +1,7 @@
 package discover
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -54,8 +55,15 @@ func TestRefusalsAreToldOnce(t *testing.T) {
 	if told(); why() != "" || f.stands("a") != "asking" {
 		t.Errorf("%s: %s", f.stands("a"), why())
 	}
-	if list, _ := f.Due(time.Now(), 9); len(list) != 1 {
-		t.Errorf("%v is asked", list)
+	list, _ := f.Due(time.Now(), 9)
+	if len(list) != 1 {
+		t.Fatalf("%v is asked", list)
+	}
+	store(noteRole, "king")
+	told("king")
+	f.Answered(list[0], Facts{}, errors.New("connection refused"), time.Now(), time.Now()) // it was asked before
+	if told(); !strings.Contains(why(), "king") {
+		t.Errorf("it is refused, and shown that %s", why())
 	}
 }
 
