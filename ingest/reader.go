@@ -403,6 +403,7 @@ func (r *reader) open(ctx, run context.Context) (jetstream.Consumer, error) {
 	if !r.made.IsZero() {
 		if c, err := s.Consumer(ctx, r.consumer); err == nil && !c.CachedInfo().Created.Equal(r.made) {
 			// Both would take it from each other for ever, and in a cluster wait seconds for it each time.
+			r.window.forgetReplies() // they are to the other's, or to nobody
 			r.consumer, r.made = fmt.Sprintf("replica_%s_%08x", r.cfg.Replica, rand.Uint32()), time.Time{}
 			return nil, errNamesake
 		}

@@ -352,8 +352,6 @@ func TestTimes(t *testing.T) {
 	}
 }
 
-// A Shutdown ends idle connections at once, lets requests under way finish, and is over
-// when its time is.
 // slowlyClosed are connections whose end takes its time.
 type slowlyClosed struct{ net.Listener }
 
@@ -384,6 +382,8 @@ func TestCloseAnswersNobody(t *testing.T) {
 	busy.ends()
 }
 
+// A Shutdown ends idle connections at once, lets requests under way finish, and is over
+// when its time is.
 func TestShutdown(t *testing.T) {
 	begun, go1 := make(chan struct{}), make(chan struct{})
 	l := newLab(t, func(w http.ResponseWriter, r *http.Request) {
