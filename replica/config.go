@@ -107,7 +107,7 @@ func (c *Config) Declare(set *conf.Set) {
 	set.Int(&c.IngestMessages, "ingest-max-messages", 65536, `Most messages of a stream that are read and not applied yet.
 		Reading waits beyond.`, conf.Between(1, 1<<24))
 	set.Bytes(&c.IngestBytes, "ingest-max-bytes", defaultInFlight(sysmem.Limit()), "Most bytes of messages of a stream that are read and not applied yet.",
-		conf.Between[int64](1<<20, 1<<30), conf.ShowDefault("a 32nd of the memory that the machine or the control group has, 4MiB to 64MiB"))
+		conf.Between[int64](1<<20, 1<<30), conf.ShowDefault("a 32nd of the memory that the machine or the control group has, 4MiB to 64MiB, which it is where nobody knows"))
 	c.Ingest.Declare(set)
 	c.Registry.Declare(set)
 	c.Shares.Declare(set)
