@@ -352,30 +352,41 @@ func TestTimes(t *testing.T) {
 	}
 }
 
-// slowlyClosed are connections whose end takes its time.
-type slowlyClosed struct{ net.Listener }
+// slowlyClosed are connections that are closed once something is answered, or it takes a while.
+type slowlyClosed struct {
+	net.Listener
+	answered chan struct{}
+}
 
 func (l slowlyClosed) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
-	return slowlyClosedConn{c}, err
+	return slowlyClosedConn{c, l.answered}, err
 }
 
-type slowlyClosedConn struct{ net.Conn }
+type slowlyClosedConn struct {
+	net.Conn
+	answered chan struct{}
+}
 
 func (c slowlyClosedConn) Close() error {
-	time.Sleep(50 * time.Millisecond)
+	select {
+	case <-c.answered:
+	case <-time.After(50 * time.Millisecond):
+	}
 	return c.Conn.Close()
 }
 
 // TestCloseAnswersNobody: whose client would have left is told by the context, and a server that ends ends it, too: what
 // would be answered to nobody is no answer to a client that waits.
 func TestCloseAnswersNobody(t *testing.T) {
-	begun := make(chan struct{})
+	begun, answered := make(chan struct{}), make(chan struct{})
 	l := newLabBehind(t, func(w http.ResponseWriter, r *http.Request) {
 		close(begun)
 		<-r.Context().Done()
 		w.WriteHeader(499)
-	}, nil, func(ln net.Listener) net.Listener { return slowlyClosed{ln} })
+		_ = http.NewResponseController(w).Flush()
+		close(answered)
+	}, nil, func(ln net.Listener) net.Listener { return slowlyClosed{ln, answered} })
 	busy := l.dial(get)
 	<-begun
 	_ = l.server.Close()
