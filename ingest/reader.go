@@ -50,7 +50,7 @@ type reader struct {
 	restartPause restartPause
 	patience     time.Duration // with a server that answers late
 	consumer     string        // name of the own one
-	made         time.Time     // when it was, by the last session; zero: there was none
+	made         time.Time     // when it was, by the last session; zero: it was not, or nobody answered
 
 	since time.Time // when it was opened
 

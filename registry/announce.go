@@ -227,7 +227,7 @@ func (a *Announcement) writeLocked(ctx context.Context, takeOver bool) (err erro
 			was := a.mu.revision
 			ours, err := a.lookLocked(ctx)
 			if why = errChanging; was == a.mu.revision {
-				why = fmt.Errorf("its key is being written and stays as it was: %s", noQuorum)
+				why = fmt.Errorf("its key is being written and stays as it was: %s", obs.SeeCluster)
 			}
 			if err != nil {
 				return err
@@ -240,7 +240,7 @@ func (a *Announcement) writeLocked(ctx context.Context, takeOver bool) (err erro
 			}
 		case errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, nats.ErrNoResponders):
 			// The server has lost the bucket, or is not ready yet, or nobody leads it.
-			why = fmt.Errorf("bucket %s is there and takes nothing: %s: %w", BucketName(a.cfg.Namespace), noQuorum, err)
+			why = fmt.Errorf("bucket %s is there and takes nothing: %s: %w", BucketName(a.cfg.Namespace), obs.SeeCluster, err)
 			b, openErr := OpenBucket(ctx, a.cfg.Conn, a.cfg.Namespace, a.cfg.Bucket)
 			if openErr != nil {
 				return openErr
@@ -252,9 +252,6 @@ func (a *Announcement) writeLocked(ctx context.Context, takeOver bool) (err erro
 	}
 	return fmt.Errorf("registry: announcing worker %d: %w", a.mu.worker.ID, why)
 }
-
-// noQuorum is what to look at where a bucket can be read and not written.
-const noQuorum = "see that most servers of the NATS cluster run, reach each other and have room"
 
 func (a *Announcement) putLocked(ctx context.Context, value []byte) (uint64, error) {
 	if a.mu.revision == 0 {

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
 )
 
 // BucketConfig holds what a new bucket is made with. The zero value is ready.
@@ -87,7 +88,7 @@ func changeOf(e jetstream.KeyValueEntry) change {
 // unanswered says of an error of the bucket what to look at where it does not answer.
 func unanswered(err error) error {
 	if errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrNoResponders) {
-		return fmt.Errorf("the bucket takes nothing: %s: %w", noQuorum, err)
+		return fmt.Errorf("the bucket takes nothing: %s: %w", obs.SeeCluster, err)
 	}
 	return stream.Explain(err)
 }
@@ -133,7 +134,7 @@ type Drained struct {
 }
 
 // Read returns what the bucket says now. The states are judged by the times at
-// which the server stored the heartbeats and its clock, since one
+// which the server stored the heartbeats and the server's clock, since one
 // look cannot tell a silent worker from a silent server: they are for people.
 func (b *Bucket) Read(ctx context.Context) (Contents, error) {
 	server, err := b.clock(ctx)

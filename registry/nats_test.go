@@ -18,6 +18,7 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/nats/broker"
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 )
 
@@ -243,25 +244,13 @@ func TestABucketThatTakesNothing(t *testing.T) {
 	b := startBroker(t, t.TempDir())
 	a := announce(t, b, testWorker(1))
 	a.Stop()
-	js, err := jetstream.New(b.Conn())
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := js.Stream(deadline(t), "KV_"+BucketName("default"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg := s.CachedInfo().Config
-	cfg.Subjects = []string{"elsewhere"} // so that nobody takes what is written
-	if _, err := js.UpdateStream(deadline(t), cfg); err != nil {
-		t.Fatal(err)
-	}
+	restore := takesNothing(t, b.Conn())
 	write := func() error {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		return a.writeLocked(deadline(t), false)
 	}
-	if err := write(); err == nil || !strings.Contains(err.Error(), noQuorum) || !errors.Is(err, jetstream.ErrNoStreamResponse) {
+	if err := write(); err == nil || !strings.Contains(err.Error(), obs.SeeCluster) || !errors.Is(err, jetstream.ErrNoStreamResponse) {
 		t.Error(err)
 	}
 	sub, err := b.Conn().Subscribe("$KV."+BucketName("default")+".>", func(m *nats.Msg) { // as where a write is not finished
@@ -270,18 +259,40 @@ func TestABucketThatTakesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := write(); err == nil || !strings.Contains(err.Error(), noQuorum) || !strings.Contains(err.Error(), "stays as it was") {
+	if err := write(); err == nil || !strings.Contains(err.Error(), obs.SeeCluster) || !strings.Contains(err.Error(), "stays as it was") {
 		t.Error(err)
 	}
 	if err := sub.Unsubscribe(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := js.UpdateStream(deadline(t), s.CachedInfo().Config); err != nil {
-		t.Fatal(err)
-	}
+	restore()
 	if err := write(); err != nil {
 		t.Error(err)
 	}
+}
+
+// takesNothing has nobody take what is written into the bucket, until restore is called.
+func takesNothing(t *testing.T, nc *nats.Conn) (restore func()) {
+	t.Helper()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := js.Stream(deadline(t), "KV_"+BucketName("default"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	update := func(cfg jetstream.StreamConfig) {
+		t.Helper()
+		if _, err := js.UpdateStream(deadline(t), cfg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	was := s.CachedInfo().Config
+	is := was
+	is.Subjects = []string{"elsewhere"}
+	update(is)
+	return func() { update(was) }
 }
 
 // What lasts is not said again and again: a cluster may be without a quorum for hours.

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/kvatlas/kvatlas/internal/program/obs"
 )
 
 // Who asks something of a bucket that does not answer is told what to look at.
@@ -18,29 +20,16 @@ func TestABucketThatDoesNotAnswer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	js, err := jetstream.New(b.Conn())
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := js.Stream(deadline(t), "KV_"+BucketName("default"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg := s.CachedInfo().Config
-	cfg.Subjects = []string{"elsewhere"} // so that nobody takes what is written
-	if _, err := js.UpdateStream(deadline(t), cfg); err != nil {
-		t.Fatal(err)
-	}
-	const what = "see that most servers of "
+	takesNothing(t, b.Conn())
 	for path, serve := range map[string]func(context.Context, []byte) (int, []byte){
 		"/register": r.ServeRegister, "/unregister": r.ServeUnregister, "/drain": r.ServeDrain, "/resume": r.ServeResume,
 	} {
 		status, answer := serve(deadline(t), []byte(`{"worker_id": 7, "model": "m", "block_size": 16, "transport": "none"}`))
-		if status != http.StatusServiceUnavailable || !strings.Contains(string(answer), what) || strings.Contains(string(answer), jetstream.ErrNoStreamResponse.Error()) {
+		if status != http.StatusServiceUnavailable || !strings.Contains(string(answer), obs.SeeCluster) || strings.Contains(string(answer), jetstream.ErrNoStreamResponse.Error()) {
 			t.Errorf("%s: %d %s", path, status, answer)
 		}
 	}
-	if err := bucket.Drain(deadline(t), 7, "me"); err == nil || !strings.Contains(err.Error(), what) {
+	if err := bucket.Drain(deadline(t), 7, "me"); err == nil || !strings.Contains(err.Error(), obs.SeeCluster) {
 		t.Error(err)
 	}
 	past, cancel := context.WithDeadline(t.Context(), time.Unix(0, 0))
@@ -49,7 +38,7 @@ func TestABucketThatDoesNotAnswer(t *testing.T) {
 	_, replicas := bucket.Replicas(past)
 	_, opened := OpenBucket(past, b.Conn(), "default", BucketConfig{})
 	for name, err := range map[string]error{"Read": read, "Replicas": replicas, "OpenBucket": opened, "Remove": bucket.Remove(past, 7, false), "Resume": bucket.Resume(past, 7)} {
-		if err == nil || !strings.Contains(err.Error(), what) {
+		if err == nil || !strings.Contains(err.Error(), obs.SeeCluster) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

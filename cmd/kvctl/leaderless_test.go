@@ -7,6 +7,8 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+
+	"github.com/kvatlas/kvatlas/internal/program/obs"
 )
 
 // What a cluster without a leader answers is said in words that tell what to look at.
@@ -37,7 +39,7 @@ func TestAClusterWithoutALeader(t *testing.T) {
 		for _, flags := range [][]string{nil, {"--json"}} {
 			args := append(append(flags, "--nats", srv.ClientURL()), strings.Fields(command)...)
 			code, stdout, stderr := kvctl(t, args...)
-			if said := stdout + stderr; code != 1 || !strings.Contains(said, "see that most servers of its cluster run") || strings.Contains(said, "err_code") {
+			if said := stdout + stderr; code != 1 || !strings.Contains(said, obs.SeeCluster) || strings.Contains(said, "err_code") {
 				t.Errorf("%s: %d %s", command, code, said)
 			}
 		}

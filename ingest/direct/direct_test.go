@@ -300,6 +300,7 @@ func TestADeadWorkerOfManyRanksIsSaidInAFewLines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer read.Close() //nolint:errcheck // only read
 	d.cfg.Log = slog.New(slog.NewTextHandler(write, nil))
 	lines := make(chan int)
 	go func() {

@@ -6,7 +6,7 @@
 // process) is said by [follow.Rank] alone. A [Follower] drives it and tells a [Handler];
 // a [Feed] is a Follower with the engine's sockets: it subscribes, brings the replays and
 // snapshots that the rank asks for, while live messages wait in a bounded queue, and tells the rank when
-// the wire broke or has been silent.
+// the wire broke, has been silent, or the machine slept.
 //
 // Invariants:
 //   - Between two calls of Handler.Restart, the numbers that a Handler

@@ -138,6 +138,8 @@ func AllSeries() []Series {
 		{"snapshots_total", []string{"result", "useless"}, func(s *Stats) uint64 { return s.SnapshotBad }},
 		{"connects_total", nil, func(s *Stats) uint64 { return s.Connects }},
 		{"disconnects_total", nil, func(s *Stats) uint64 { return s.Disconnects }},
+		{"given_up_total", []string{"reason", "silent"}, func(s *Stats) uint64 { return s.Silent }},
+		{"given_up_total", []string{"reason", "slept"}, func(s *Stats) uint64 { return s.Slept }},
 	}
 	for r := range Reason(NumReasons) {
 		all = append(all, Series{"lost_batches_total", []string{"reason", r.String()}, func(s *Stats) uint64 { return s.Lost[r] }})
@@ -162,6 +164,7 @@ func SeriesHelp(prefix string) map[string]string {
 		prefix + "snapshots_total":      "Snapshots asked of engines, by result: taken, or useless.",
 		prefix + "connects_total":       "Subscriptions to engines.",
 		prefix + "disconnects_total":    "Subscriptions that broke.",
+		prefix + "given_up_total":       "Subscriptions given up, by reason: silent (only replays brought anything), or slept (the machine had).",
 		prefix + "lost_batches_total":   "Batches that are lost for good, by reason.",
 		prefix + "restarts_total":       "Engine restarts, by cause: what showed them.",
 		prefix + "left_out_total":       "Things left out of batches, by reason.",

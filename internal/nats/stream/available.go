@@ -10,6 +10,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/program/conf"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
 )
 
 // Explain says of an error of JetStream what to do where there is none, and where nobody answers in time. A
@@ -19,7 +20,7 @@ func Explain(err error) error {
 		return conf.Wrong{Err: fmt.Errorf("the NATS server has no JetStream, or not for this account: start it with -js or \"jetstream {}\" in its file, or give another address: %w", err)}
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("NATS does not answer in time: see that most servers of its cluster run, reach each other and have room: %w", err)
+		return fmt.Errorf("NATS does not answer in time: %s: %w", obs.SeeCluster, err)
 	}
 	return err
 }

@@ -27,7 +27,10 @@ var words = strings.NewReplacer(
 	"nats: JetStream system temporarily unavailable", leaderless,
 )
 
-const leaderless = "nobody leads that on NATS at the moment: see that most servers of its cluster run, reach each other and have room"
+const leaderless = "nobody leads that on NATS at the moment: " + SeeCluster
+
+// SeeCluster is what to look at where NATS is there, and does not do what it is asked.
+const SeeCluster = "see that most servers of the NATS cluster run, reach each other and have room"
 
 const refused = "the NATS server does not take the credentials: give it the user, or this program the right ones"
 
