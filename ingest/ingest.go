@@ -60,7 +60,7 @@ type StreamStatus struct {
 	Heard  time.Time
 	Silent error
 	// LagTime is the age of the oldest message not applied; while none is
-	// read, of the last one applied. 0 without Lag.
+	// read, of the last one applied, by the server's clock. 0 without Lag.
 	LagTime       time.Duration
 	InFlight      int // messages read and not applied
 	InFlightBytes int

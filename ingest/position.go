@@ -74,7 +74,7 @@ func (r *reader) compareWithStream(info *stream.Info, before mark) {
 		r.endsAt(info.Created, info.LastSeq)
 	}
 	r.mu.Lock()
-	r.mu.end = max(r.mu.read, info.LastSeq)
+	r.mu.end, r.mu.clock = max(r.mu.read, info.LastSeq), clock{info.At, now}
 	r.mu.idle.look(now, r.mu.read, p.pos, r.mu.end)
 	r.end.Store(r.mu.end)
 	var doubt error
@@ -98,6 +98,17 @@ func (r *reader) compareWithStream(info *stream.Info, before mark) {
 		default:
 		}
 	}
+}
+
+// clock is what the server's said last, and when: streams store messages by it, and it need not be this machine's.
+type clock struct{ server, heard time.Time }
+
+// read returns what time it is by the server, or by now if it has not said.
+func (c clock) read(now time.Time) time.Time {
+	if c.server.IsZero() {
+		return now
+	}
+	return c.server.Add(now.Sub(c.heard))
 }
 
 // restartPause puts off what a void position costs when it comes again and again, as

@@ -228,6 +228,22 @@ func TestLooks(t *testing.T) {
 	}
 }
 
+// How late what is not applied is goes by the server's clock, which stored it, and not by this machine's.
+func TestLagGoesByTheServersClock(t *testing.T) {
+	now := time.Now()
+	for _, ahead := range []time.Duration{-time.Hour, 0, time.Hour} {
+		server := now.Add(ahead).Round(0)
+		r := &reader{group: &group{shared: &shared{cfg: &Config{StallAfter: time.Hour}, contact: &contact{began: now}}}, source: &source{window: newWindow(8, 1<<20)}, sessionEnd: make(chan error, 1)}
+		if _, err := r.window.add(t.Context(), entry{seq: 1, at: server.Add(-5 * time.Second), bytes: 1}); err != nil {
+			t.Fatal(err)
+		}
+		r.compareWithStream(&stream.Info{FirstSeq: 1, LastSeq: 1, At: server}, mark{})
+		if late := r.status(now.Add(2 * time.Second)).LagTime.Round(time.Second); late != 7*time.Second {
+			t.Errorf("the server is %v ahead: late by %v, want 7s", ahead, late)
+		}
+	}
+}
+
 // Positions that are void again and again cost ever less.
 func TestVoidPositionsAreWaitedFor(t *testing.T) {
 	var v restartPause

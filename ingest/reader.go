@@ -72,6 +72,7 @@ type reader struct {
 		idle     idle
 		absent   time.Time // since when the stream is not there; zero: it is
 		doubted  time.Time // LastTime of a stream that was looked into for it
+		clock    clock
 	}
 }
 
@@ -79,6 +80,7 @@ func newReader(g *group, of *source, js jetstream.JetStream, info stream.Info) *
 	r := &reader{group: g, source: of, js: js, name: info.Name, number: info.Partition, next: 1, sessionEnd: make(chan error, 1), since: time.Now(), patience: g.cfg.patience,
 		consumer: "replica_" + g.cfg.Replica}
 	r.mu.created, r.mu.end, r.mu.target = info.Created, info.LastSeq, info.LastSeq
+	r.mu.clock = clock{info.At, time.Now()}
 	r.reads(info.Created)
 	r.endsAt(info.Created, info.LastSeq)
 	if start, ok := g.cfg.Start[info.Name]; ok {
@@ -473,7 +475,7 @@ func (r *reader) status(now time.Time) StreamStatus {
 		s.Stalled = r.mu.idle.stalled(now, r.cfg.StallAfter, r.mu.read, p.pos)
 	}
 	if s.Lag > 0 && !p.oldest.IsZero() {
-		s.LagTime = max(0, now.Sub(p.oldest))
+		s.LagTime = max(0, r.mu.clock.read(now).Sub(p.oldest))
 	}
 	if r.mu.compared && p.pos >= r.mu.target && s.Lag <= r.cfg.MaxLag {
 		r.mu.caughtUp = true

@@ -60,6 +60,7 @@ type Info struct {
 	FirstSeq uint64
 	LastSeq  uint64
 	LastTime time.Time // when the stream stored the last message
+	At       time.Time // of this answer, by the server's clock as those are; zero: the server does not say, as before 2.10
 	Messages uint64
 	Bytes    uint64
 	// Size is the bytes beyond which messages are refused at the moment, and
@@ -230,6 +231,7 @@ func read(si *jetstream.StreamInfo) (Info, error) {
 		FirstSeq:   si.State.FirstSeq,
 		LastSeq:    si.State.LastSeq,
 		LastTime:   si.State.LastTime,
+		At:         si.TimeStamp,
 		Messages:   si.State.Msgs,
 		Bytes:      si.State.Bytes,
 		Size:       si.Config.MaxBytes,

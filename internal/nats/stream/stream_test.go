@@ -72,7 +72,10 @@ func TestEnsureMakesWhatListFinds(t *testing.T) {
 	}
 	found := map[event.Space]bool{}
 	for _, info := range list {
-		found[info.Space] = true
+		found[info.Space] = !info.At.IsZero()
+		if late := time.Since(info.At); late < 0 || late > time.Minute {
+			t.Errorf("the server's clock, which is this one: %v ago", late)
+		}
 	}
 	if len(list) != len(spaces) || len(found) != len(spaces) {
 		t.Errorf("listed %+v", list)
