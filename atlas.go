@@ -172,7 +172,14 @@ var ErrFed = errors.New("the index is fed by NATS, by shares, or by the routers'
 // Apply puts a worker's events into the index and returns when lookups see them.
 // It is for an Atlas without NATS that is not approximate. Batches of one worker
 // must not overtake each other.
+//
+// An error that wraps event.ErrEncode means that the batch has no meaning, and nothing of it is
+// applied. Blocks without a place, or without room, are no error: they are counted in
+// Replica().Set().Lookup(b.Space).Stats().
 func (a *Atlas) Apply(ctx context.Context, b *event.Batch) error {
+	if err := b.Check(); err != nil {
+		return fmt.Errorf("applying events: %w", err)
+	}
 	m, err := a.fleet.Open(b.Space)
 	if err != nil {
 		return fmt.Errorf("applying events: %w", err)

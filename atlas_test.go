@@ -241,6 +241,28 @@ func TestRefused(t *testing.T) {
 	})
 }
 
+// What has no meaning is refused, and what is not stored is counted.
+func TestWhatApplyRefuses(t *testing.T) {
+	a, _ := open(t, Config{})
+	for name, ev := range map[string]event.Event{
+		"kind":   {Engine: []uint64{1}, Local: []uint64{1}},
+		"tier":   {Kind: event.Stored, Tier: event.NumTiers, Engine: []uint64{1}, Local: []uint64{1}},
+		"rank":   {Kind: event.Stored, DPRank: event.PoolRank, Engine: []uint64{1}, Local: []uint64{1}},
+		"hashes": {Kind: event.Stored, Engine: []uint64{1, 2}, Local: []uint64{1}},
+	} {
+		if err := a.Apply(t.Context(), &event.Batch{Space: space, Events: []event.Event{ev}}); !errors.Is(err, event.ErrEncode) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	orphan := event.Event{Kind: event.Stored, HasParent: true, Parent: 9, Engine: []uint64{1, 2}, Local: []uint64{1, 2}}
+	if err := a.Apply(t.Context(), &event.Batch{Space: space, Events: []event.Event{orphan}}); err != nil {
+		t.Fatal(err)
+	}
+	if out := a.Replica().Set().Lookup(space).Stats().Outcome; out.UnknownParent != 2 || out.Stored != 0 {
+		t.Errorf("%+v of two blocks whose parent nobody knows", out)
+	}
+}
+
 // The lines in docs/router.md are those that are compiled here.
 func TestDocs(t *testing.T) {
 	source, err := os.ReadFile("example_test.go")

@@ -1,5 +1,7 @@
 package core
 
+import "math"
+
 // Memory is what an index holds, in bytes by kind. It follows every
 // allocation, rounded to the allocator's size classes where that matters.
 // Pointers count 8 bytes each: where they have 4 it is more than the index holds.
@@ -97,6 +99,12 @@ func (s *store) needKnown(n int) (need int64) {
 	return need + filterRoom(s.filterSize(known))
 }
 
+// mostBytes returns what new blocks of nobody may exceed.
+func (s *store) mostBytes() int64 {
+	b := s.opts.Budget
+	return b + min(max(b/16, leastReserve), math.MaxInt64-b)
+}
+
 // stepOf returns how many of the hashes one step may enter.
 func (s *store) stepOf(hashes []uint64) int {
 	if s.opts.Budget == 0 {
@@ -114,7 +122,7 @@ func (s *store) overBudget(n, known int) bool {
 	if s.opts.Budget == 0 {
 		return false
 	}
-	have, need, most := s.Memory().Total(), s.need(n)+s.needKnown(known), s.opts.Budget+max(s.opts.Budget/16, leastReserve)
+	have, need, most := s.Memory().Total(), s.need(n)+s.needKnown(known), s.mostBytes()
 	used, granted := have, have+need <= most
 	if s.opts.Share != nil {
 		used, granted = s.opts.Share(have, need, most)

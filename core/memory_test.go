@@ -2,6 +2,7 @@ package core_test
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"strconv"
@@ -490,6 +491,17 @@ func TestRefusedHashesAreNotInvented(t *testing.T) {
 	out = f.Store(0, &event.Event{Kind: event.Stored, Engine: hashes[:8], Local: local[:8]}, false)
 	if want := (core.Outcome{Duplicate: 8}); out != want {
 		t.Errorf("what is held already: %+v, want %+v", out, want)
+	}
+}
+
+// Whatever the budget is, one that nothing can reach refuses nothing.
+func TestAnyBudget(t *testing.T) {
+	for _, budget := range []int64{math.MinInt64, -1, 0, 1 << 40, math.MaxInt64 - 1, math.MaxInt64} {
+		x := core.NewRadix(core.Options{Budget: budget})
+		out := x.Store(0, &event.Event{Kind: event.Stored, Engine: []uint64{1, 2}, Local: []uint64{1, 2}}, false)
+		if out.Stored != 2 {
+			t.Errorf("with a budget of %d: %+v", budget, out)
+		}
 	}
 }
 

@@ -14,7 +14,7 @@ type Options struct {
 	// Budget is the number of bytes beyond which the index refuses new blocks
 	// of holders that hold more than an equal share of all, and, a sixteenth
 	// or at least 4 MiB further on, of every holder: new blocks never take more.
-	// 0 means no limit.
+	// 0 or less means no limit.
 	Budget int64
 	// Share is for indexes that share a budget. The writer calls it before a step, with
 	// the bytes that the index has, those that the step may take, and the most that all
@@ -108,6 +108,7 @@ type holderState struct {
 // NewRadix returns an empty index.
 func NewRadix(opts Options) *Radix {
 	key := opts.Key.hasher()
+	opts.Budget = max(opts.Budget, 0)
 	x := &Radix{
 		opts:          opts,
 		maxSparse:     maxSparse,

@@ -64,7 +64,7 @@ type Config struct {
 	Registry registry.Settings
 
 	Shards     int // goroutines that apply events, for each space
-	Queue      int // batches that wait at a shard
+	Queue      int // batches of a space that wait before reading does
 	MaxSpaces  int
 	PoolBlocks int // of each pool that has a stream of its own, that are followed; 0 is 8,388,608
 	// MemoryBudget is how many bytes all indexes may use together: half of the
@@ -114,8 +114,8 @@ func (c *Config) Declare(set *conf.Set) {
 	set.Group("Index")
 	set.Int(&c.Shards, "shards", shard.DefaultShards(), `Goroutines that apply events, for each space. More than two are
 		seldom faster: each looks at every name of the ranks that it has chains of.`,
-		conf.Between(1, 1024), conf.ShowDefault("2, or 1 on one processor"))
-	set.Int(&c.Queue, "shard-queue", 64, "Batches that wait at a shard before reading waits.", conf.Between(1, 1<<16))
+		conf.Between(1, shard.MaxShards), conf.ShowDefault("2, or 1 on one processor"))
+	set.Int(&c.Queue, "shard-queue", 64, "Batches that wait at a shard before reading waits.", conf.Between(1, shard.MaxQueue))
 	set.Int(&c.MaxSpaces, "max-spaces", 1024, `Most index spaces: models, times block sizes, times groups. Streams of
 		more are refused.`, conf.Between(1, 1<<20))
 	set.Int(&c.PoolBlocks, "pool-blocks", 1<<23, `Most blocks of a pool with a stream of its own that are followed, some 36 bytes each,

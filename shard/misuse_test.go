@@ -164,3 +164,19 @@ func TestAnyNumberOfBranches(t *testing.T) {
 		}
 	}
 }
+
+// What is made ahead is bounded, and no budget is below nothing.
+func TestAnySettings(t *testing.T) {
+	for _, cfg := range []Config{
+		{Shards: 2, Queue: math.MaxInt}, {Shards: MaxShards + 1}, {Shards: math.MinInt, Queue: math.MinInt, MaxSpaces: math.MinInt, MaxRanks: math.MinInt},
+		{Shards: 2, MemoryBudget: -1}, {Shards: 2, MemoryBudget: math.MaxInt64},
+	} {
+		sp := openSpace(t, cfg)
+		if n := sp.Shards(); n > MaxShards || n < 1 {
+			t.Errorf("%d shards", n)
+		}
+		if out, err := sp.ApplyWait(t.Context(), chain(1, 0, 10, 11)); err != nil || out.Stored != 2 {
+			t.Errorf("%+v with %+v: %v", out, cfg, err)
+		}
+	}
+}

@@ -29,14 +29,20 @@ var (
 	ErrOtherSpace = errors.New("the batch belongs to another space")
 )
 
+// What is made ahead for each space has bounds.
+const (
+	MaxShards = 1024
+	MaxQueue  = 1 << 16
+)
+
 // Config holds the settings of a Set. The zero value is ready.
 type Config struct {
-	Shards    int // owner goroutines per space; 0 means DefaultShards()
-	Queue     int // batches a space accepts and has not yet applied before Apply blocks; 0 means 64
+	Shards    int // owner goroutines per space; 0 means DefaultShards(), and more than MaxShards as many
+	Queue     int // batches a space accepts and has not yet applied before Apply blocks; 0 means 64, and more than MaxQueue as many
 	MaxSpaces int // 0 means 1024
 	MaxRanks  int // (worker, dp_rank) pairs of a space; blocks of others are refused; 0 means 2^20
 	// MemoryBudget is how many bytes the indexes of all spaces may use
-	// together; see core.Options. 0 means no limit.
+	// together; see core.Options. 0 or less means no limit.
 	MemoryBudget int64
 	// Key is what the indexes hash with; zero means a random one. See core.Key.
 	Key core.Key
@@ -77,6 +83,7 @@ func (c Config) withDefaults() Config {
 	if c.Queue <= 0 {
 		c.Queue = 64
 	}
+	c.Shards, c.Queue, c.MemoryBudget = min(c.Shards, MaxShards), min(c.Queue, MaxQueue), max(c.MemoryBudget, 0)
 	if c.MaxSpaces <= 0 {
 		c.MaxSpaces = 1024
 	}
@@ -108,7 +115,8 @@ type Set struct {
 
 // New returns an empty Set.
 func New(cfg Config) *Set {
-	s := &Set{cfg: cfg.withDefaults(), ledger: &ledger{budget: cfg.MemoryBudget}, spaces: xsync.NewMapOf[event.Space, *Space]()}
+	cfg = cfg.withDefaults()
+	s := &Set{cfg: cfg, ledger: &ledger{budget: cfg.MemoryBudget}, spaces: xsync.NewMapOf[event.Space, *Space]()}
 	s.sorted.Store(new([]event.Space))
 	return s
 }

@@ -35,7 +35,7 @@ type Config struct {
 	Incomplete bool
 
 	// QueueMessages and QueueBytes bound what waits between the connection and
-	// the handler. Defaults: 4,096 and 64 MiB.
+	// the handler. Defaults: 4,096, at most 1,048,576, and 64 MiB.
 	QueueMessages int
 	QueueBytes    int
 	// MaxMessage is the size in bytes beyond which a message is not read but
@@ -99,6 +99,7 @@ func (c *Config) setDefaults() error {
 		}
 	}
 	number(&c.QueueMessages, 4096)
+	c.QueueMessages = min(c.QueueMessages, 1<<20) // room for them is made ahead
 	number(&c.QueueBytes, 64<<20)
 	number(&c.MaxMessage, 64<<20)
 	number(&c.ReplayAttempts, 6)

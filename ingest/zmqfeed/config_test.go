@@ -1,6 +1,7 @@
 package zmqfeed
 
 import (
+	"math"
 	"strings"
 	"testing"
 )
@@ -19,6 +20,16 @@ func TestEndpointsThatCannotBe(t *testing.T) {
 		}
 		if _, err := New(Config{Endpoint: "tcp://a:1", Snapshot: bad}, newRecorder(t)); err == nil || !strings.Contains(err.Error(), "snapshot") {
 			t.Errorf("a snapshot of %q: %v", bad, err)
+		}
+	}
+}
+
+// TestAnyQueue: Run makes room for all messages that may wait, which is not to end the process.
+func TestAnyQueue(t *testing.T) {
+	for _, n := range []int{math.MinInt, 0, math.MaxInt} {
+		c := Config{Endpoint: "tcp://a:1", QueueMessages: n}
+		if err := c.setDefaults(); err != nil || c.QueueMessages < 1 || c.QueueMessages > 1<<20 {
+			t.Errorf("%d of %d messages wait: %v", c.QueueMessages, n, err)
 		}
 	}
 }
