@@ -190,10 +190,20 @@ func (l *Link) Close() (err error) {
 	l.close.Do(func() {
 		l.stop()
 		<-l.done // Run has sent that it leaves
-		err = l.unsubscribe()
-		if l.conn.IsConnected() {
-			err = errors.Join(err, l.conn.FlushTimeout(time.Second))
-		}
+		err = errors.Join(l.unsubscribe(), flush(l.conn))
 	})
 	return err
+}
+
+// flush waits until the server has that this router leaves. One that goes meanwhile is told nothing; the others
+// notice then.
+func flush(nc *nats.Conn) error {
+	if !nc.IsConnected() {
+		return nil
+	}
+	err := nc.FlushTimeout(time.Second)
+	if err != nil && !errors.Is(err, nats.ErrConnectionClosed) && nc.IsConnected() {
+		return fmt.Errorf("telling other routers that this one ends: %w", err)
+	}
+	return nil
 }

@@ -96,8 +96,5 @@ func (t *Tenants) Close() error {
 	if errors.Is(err, nats.ErrConnectionClosed) {
 		err = nil
 	}
-	if t.cfg.Conn.IsConnected() {
-		err = errors.Join(err, t.cfg.Conn.FlushTimeout(time.Second))
-	}
-	return err
+	return errors.Join(err, flush(t.cfg.Conn))
 }
