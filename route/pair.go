@@ -55,8 +55,8 @@ type Pair struct {
 
 // BestPair chooses a prefill worker and a decode worker as one step, and books
 // both if Options.RequestID is set. Where no prefill worker can take the
-// request it goes to a decode worker as a whole. Stage is not looked at; a pin
-// and lists of workers mean the decode worker.
+// request it goes to a decode worker as a whole, and in mode direct always. Stage is not
+// looked at; a pin and lists of workers mean the decode worker. The error is as that of BestWorker.
 //
 // If the prefill fails later, Free the request and ask BestWorker for all of
 // it.
@@ -88,6 +88,10 @@ func (r *Router) choosePair(ctx context.Context, s *scratch, o *Options) (Pair, 
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.expire(now)
+	if _, named := r.policy.(direct); named {
+		decode, err := r.choose(ctx, s, o, now)
+		return Pair{Decode: decode}, err
+	}
 	first := Options{
 		RequestID: o.RequestID, Name: o.Name, Stage: PrefillStage, Explain: o.Explain, Watched: o.Watched,
 		Weight: o.Weight, Temperature: o.Temperature, ExpectedOutput: o.ExpectedOutput, MostOutput: o.MostOutput, FirstToken: o.FirstToken, Token: o.Token, Waited: o.Waited,

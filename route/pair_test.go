@@ -92,3 +92,16 @@ func TestNoPairIsApart(t *testing.T) {
 		t.Errorf("%d alone, %d in pairs", alone, paired)
 	}
 }
+
+// In mode direct the worker that a request names does all of it, as nobody names one for the prompt.
+func TestANamedWorkerDoesAll(t *testing.T) {
+	r, _, _ := open(t, func(c *Config) { c.Settings.Mode = "direct" }, Worker{ID: 1, Role: Prefill}, Worker{ID: 2, Role: Decode})
+	worker := uint64(2)
+	pair, err := r.BestPair(t.Context(), Prompt{Tokens: []uint32{1, 2, 3}}, Options{RequestID: "a", Worker: &worker})
+	if err != nil || pair.Prefill != nil || pair.Decode.Worker != worker {
+		t.Errorf("%+v, %v", pair, err)
+	}
+	if _, err := r.BestPair(t.Context(), Prompt{Tokens: []uint32{1, 2, 3}}, Options{}); !errors.Is(err, ErrSettings) {
+		t.Errorf("of a request that names none: %v", err)
+	}
+}
