@@ -175,7 +175,8 @@ var ErrFed = errors.New("the index is fed by NATS, by shares, or by the routers'
 //
 // An error that wraps event.ErrEncode means that the batch has no meaning, and nothing of it is
 // applied. Blocks without a place, or without room, are no error: they are counted in
-// Replica().Set().Lookup(b.Space).Stats().
+// Replica().Set().Lookup(b.Space).Stats(). Of a worker that is gone Router.RemoveWorker is to be
+// told, and RemoveWorker of that Space, which takes out what it held.
 func (a *Atlas) Apply(ctx context.Context, b *event.Batch) error {
 	if err := b.Check(); err != nil {
 		return fmt.Errorf("applying events: %w", err)

@@ -75,7 +75,8 @@ func (a *Atlas) Tokenizer(ctx context.Context, sp event.Space, turnCache int) (*
 	return loadTokenizer(set, turnCache)
 }
 
-// Completion returns the tokens of the prompt of a request to /v1/completions.
+// Completion returns the tokens of the prompt of a request to /v1/completions; of several prompts
+// those of the first.
 func (t *Tokenizer) Completion(ctx context.Context, body []byte) ([]uint32, error) {
 	return t.tokens(ctx, models.Completion, body)
 }

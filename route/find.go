@@ -18,6 +18,8 @@ type Guesses interface {
 	Placed(id shard.RankID, local []uint64)
 	// EachRank calls f for every rank that is taken to hold blocks, with how many.
 	EachRank(f func(id shard.RankID, blocks int))
+	// RemoveWorker forgets what a worker is taken to hold.
+	RemoveWorker(worker uint64)
 }
 
 // rankDepth is what a rank holds of the prompt.

@@ -192,8 +192,19 @@ func (r *Router) dropped(k load.Key) {
 }
 
 // RemoveWorker forgets the worker and ends its bookings, those of other
-// routers too. It reports whether the worker was known.
+// routers too. It reports whether the worker was known. What Config.Index has of it is
+// for who feeds that to take out; Config.Guesses forget it.
 func (r *Router) RemoveWorker(id uint64) bool {
+	if !r.removeWorker(id) {
+		return false
+	}
+	if r.cfg.Guesses != nil {
+		r.cfg.Guesses.RemoveWorker(id)
+	}
+	return true
+}
+
+func (r *Router) removeWorker(id uint64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	st := r.workers[id]

@@ -233,6 +233,13 @@ func TestRouterLearns(t *testing.T) {
 			t.Errorf("the prompt goes to %d with %d tokens cached, first to %d", a.Worker, a.CachedTokens, first.Worker)
 		}
 	}
+	r.RemoveWorker(first.Worker)
+	if err := r.SetWorker(route.Worker{ID: first.Worker}); err != nil {
+		t.Fatal(err)
+	}
+	if a := choose("back"); a.CachedTokens != 0 {
+		t.Errorf("of a worker that was gone %d tokens count as cached", a.CachedTokens)
+	}
 	now = now.Add(121 * time.Second)
 	if a := choose("late"); a.CachedTokens != 0 {
 		t.Errorf("after the time to live %d tokens count as cached", a.CachedTokens)

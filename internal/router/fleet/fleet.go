@@ -331,18 +331,8 @@ func (f *Fleet) replace(m *Model, engines map[uint64]*Engine) {
 	m.engines.Store(&engines)
 }
 
-// RemoveWorker forgets a worker, ends its bookings, and takes what the routers'
-// choices say that it holds out of an approximate index.
+// RemoveWorker forgets a worker, and ends its bookings.
 func (f *Fleet) RemoveWorker(k registry.Key) {
-	m := f.remove(k)
-	if m == nil || m.Cache == nil {
-		return
-	}
-	m.Cache.RemoveWorker(k.Worker)
-}
-
-// remove takes the worker out of its model, which it returns.
-func (f *Fleet) remove(k registry.Key) *Model {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, m := range f.Models() {
@@ -357,10 +347,9 @@ func (f *Fleet) remove(k registry.Key) *Model {
 			f.forgetPairs(m, k.Worker)
 			f.arrange(m)
 			m.Check.Forget(k.Worker)
-			return m
+			return
 		}
 	}
-	return nil
 }
 
 // Serving returns how many workers may be given requests, of all models.
