@@ -365,8 +365,12 @@ func (r *Registry) bucket() *Bucket {
 }
 
 // Connected reports whether this replica hears its own beats through the
-// bucket at present; else no lease is judged.
+// bucket at present; else no lease is judged. Without a bucket there is nothing to be heard,
+// and none to be missed.
 func (r *Registry) Connected() bool {
+	if r.cfg.Conn == nil {
+		return true
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	l := r.mu.ledger

@@ -24,6 +24,9 @@ func TestWithoutNATSWorkersComeAndGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
+	if !r.Connected() {
+		t.Error("what nobody could hear is missed")
+	}
 	sub := r.Subscribe(100)
 	if list := r.Snapshot(false); len(list) != 1 || list[0].ID != 7 || list[0].Status() != "live" {
 		t.Errorf("%+v", list)
