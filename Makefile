@@ -48,7 +48,7 @@ PROGRAMS  := $(CURDIR)/bin/test
 .PHONY: help run example build release programs test test-release race test-32 test-cpus test-engines test-chat test-apis test-clients test-gateway test-tokens test-deploy test-console test-k8s lint-workflow test-upgrade test-groups fuzz nightly bench bench-proxy bench-hold bench-tokens lab-table benchstat reference faults lint vuln tidy clean
 
 help: ## print this
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: build ## start the indexer and a mock fleet to look at; OPEN=1 opens the console, TRACE=path replays a trace
 	@bin/kvmocker --with-indexer --lose-every 20s --die-every 1m --dp-size 2 --cache-blocks 4096 --log-level warn $(if $(TRACE),--trace '$(TRACE)' --speed 10) $(if $(OPEN),--open)
