@@ -24,6 +24,9 @@ const None = "none"
 // tellEvery is how often the log says that a connection is waited for.
 const tellEvery = 10 * time.Second
 
+// dialTimeout bounds one attempt to connect.
+const dialTimeout = 5 * time.Second
+
 // flushWait bounds how long Close waits for the server to have all that was sent.
 const flushWait = 5 * time.Second
 
@@ -178,7 +181,7 @@ func connect(ctx context.Context, cfg Config, url string, extra ...nats.Option) 
 	var last atomic.Pointer[error] // why the last attempt failed, which the client forgets
 	opts := append([]nats.Option{
 		nats.Name(cfg.Name),
-		nats.Timeout(5 * time.Second),
+		nats.Timeout(dialTimeout),
 		nats.MaxReconnects(-1),
 		nats.RetryOnFailedConnect(true),
 		nats.IgnoreAuthErrorAbort(), // a credential rotation must not end the connection for good

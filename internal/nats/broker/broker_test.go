@@ -129,6 +129,39 @@ func TestSecondProcessJoinsAndSurvivesARestartOfTheOwner(t *testing.T) {
 	roundTrip(t, joined)
 }
 
+// A process that has joined finds the next server, which has another port as somebody has taken
+// that of the one before.
+func TestTheNextServerIsFoundAtItsPort(t *testing.T) {
+	dir := t.TempDir()
+	owner := open(t, testConfig(t, dir))
+	joined := open(t, testConfig(t, dir))
+	defer closeBroker(t, joined)
+	before, err := readAddress(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeBroker(t, owner)
+	var lc net.ListenConfig
+	taken, err := lc.Listen(t.Context(), "tcp", before)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close() //nolint:errcheck // nothing is read or written there
+	owner = open(t, testConfig(t, dir))
+	defer closeBroker(t, owner)
+	if now, err := readAddress(dir); err != nil || now == before {
+		t.Fatalf("the next server is at %s: %v", now, err)
+	}
+	for ctx := testContext(t); !joined.Conn().IsConnected(); {
+		select {
+		case <-ctx.Done():
+			t.Fatal("the next server is not found")
+		case <-time.After(time.Millisecond):
+		}
+	}
+	roundTrip(t, joined)
+}
+
 // A process that starts while the owner is going away ends up with a server,
 // its own or the other's, whatever the interleaving.
 func TestJoinWhileTheOwnerLeaves(t *testing.T) {

@@ -172,12 +172,23 @@ func join(ctx context.Context, cfg Config, dir string) (*Broker, error) {
 	// One short attempt: the address may be that of an owner that is gone.
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	nc, err := connect(ctx, cfg, "nats://"+addr, nats.UserInfo(cred.User, cred.Password))
+	nc, err := connect(ctx, cfg, "nats://"+addr, nats.UserInfo(cred.User, cred.Password), nats.SetCustomDialer(finder{dir}))
 	if err != nil {
 		return nil, err
 	}
 	cfg.Log.Info("joined the NATS server of another process", "address", addr, "data", dir)
 	return &Broker{nc: nc}, nil
+}
+
+// finder dials the server of a directory where it is by now: the next one has another port if somebody
+// has taken that of the one before.
+type finder struct{ dir string }
+
+func (f finder) Dial(network, address string) (net.Conn, error) {
+	if addr, err := readAddress(f.dir); err == nil {
+		address = addr
+	}
+	return net.DialTimeout(network, address, dialTimeout)
 }
 
 // startServer starts a JetStream server on dir and waits until it accepts
@@ -230,7 +241,7 @@ func startServer(ctx context.Context, cfg Config, dir string, cred credentials, 
 // choosePort returns the wanted port, or the port of the last run if it is
 // free, so that joined processes find the server again after a restart.
 func choosePort(want int, dir string) int {
-	if want != 0 {
+	if want > 0 {
 		return want
 	}
 	addr, err := readAddress(dir)
