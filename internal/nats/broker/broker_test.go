@@ -234,6 +234,10 @@ func TestRefusedConfigurations(t *testing.T) {
 	for name, cfg := range map[string]Config{
 		"no URL":              {},
 		"no data directory":   {URL: Embedded},
+		"no port":             {URL: Embedded, DataDir: t.TempDir(), Port: -1},
+		"no such port":        {URL: Embedded, DataDir: t.TempDir(), Port: 1 << 16},
+		"no size":             {URL: Embedded, DataDir: t.TempDir(), MaxStore: -1},
+		"no time":             {URL: Embedded, DataDir: t.TempDir(), Sync: -1},
 		"certificate, no key": {URL: "nats://127.0.0.1:1", CertFile: "x"},
 		"no such nkey seed":   {URL: "nats://127.0.0.1:1", NKeyFile: "/nonexistent"},
 		"no such root":        {URL: "nats://127.0.0.1:1", CAFile: "/nonexistent"},

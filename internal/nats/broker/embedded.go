@@ -61,6 +61,9 @@ func openEmbedded(ctx context.Context, cfg Config) (*Broker, error) {
 	if cfg.DataDir == "" {
 		return nil, errors.New("broker: an embedded server needs a data directory")
 	}
+	if cfg.Port < 0 || cfg.Port > math.MaxUint16 || cfg.MaxStore < 0 || cfg.Sync < 0 { // the server ends the process for it, later
+		return nil, fmt.Errorf("broker: port %d, at most %d bytes, synced every %v: give a port up to 65535, and nothing below 0", cfg.Port, cfg.MaxStore, cfg.Sync)
+	}
 	dir, err := filepath.Abs(cfg.DataDir)
 	if err != nil {
 		return nil, fmt.Errorf("broker: data directory: %w", err)
@@ -241,7 +244,7 @@ func startServer(ctx context.Context, cfg Config, dir string, cred credentials, 
 // choosePort returns the wanted port, or the port of the last run if it is
 // free, so that joined processes find the server again after a restart.
 func choosePort(want int, dir string) int {
-	if want > 0 {
+	if want != 0 {
 		return want
 	}
 	addr, err := readAddress(dir)
