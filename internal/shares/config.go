@@ -57,6 +57,9 @@ func (c *Config) Check() error {
 			return fmt.Errorf("--shares: %q is no address such as http://10.0.0.7:8090", conf.HideCredentials(text))
 		}
 	}
+	if c.Wait < 0 || c.Every < 0 || c.Inflight < 0 {
+		return errors.New("--shares: a time or a bound is negative")
+	}
 	if len(c.URLs) > stream.MaxPartitions {
 		return fmt.Errorf("--shares: %d addresses, at most %d", len(c.URLs), stream.MaxPartitions)
 	}

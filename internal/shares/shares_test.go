@@ -115,6 +115,16 @@ func TestTheTokenStaysWhileItsFileIsWritten(t *testing.T) {
 	look("Bearer b")
 }
 
+// What cannot be is refused: a ticker would end the process.
+func TestNoTimeIsBelowNothing(t *testing.T) {
+	for _, c := range []Config{{Wait: -1}, {Every: -1}, {Inflight: -1}} {
+		c.URLs = []string{"http://10.0.0.7:8090"}
+		if err := c.Check(); err == nil {
+			t.Errorf("%+v is taken", c)
+		}
+	}
+}
+
 // An address with a user would be in logs; and nobody would be told of the user.
 func TestAnAddressHasNoUser(t *testing.T) {
 	for address, want := range map[string]bool{"http://10.0.0.7:8090": true, "http://u:hunter2@10.0.0.7:8090": false, "10.0.0.7": false, "http://10.0.0.7:8090/?key=x": false, "http://u:hunter2@h:port": false} {

@@ -87,6 +87,7 @@ func (c Config) withDefaults() Config {
 	if c.Heartbeat <= 0 {
 		c.Heartbeat = time.Second
 	}
+	c.Heartbeat = max(c.Heartbeat, time.Millisecond) // parts of it are waited for
 	if c.Retry <= 0 {
 		c.Retry = c.Heartbeat / 4
 	}

@@ -159,3 +159,13 @@ func TestAloneNothingIsWritten(t *testing.T) {
 		t.Errorf("what is told is %+v, %v, want changes number %d", h, err, before+1)
 	}
 }
+
+// Any time between heartbeats can be waited for.
+func TestAnyHeartbeat(t *testing.T) {
+	for _, every := range []time.Duration{-1, 0, 1, time.Hour} {
+		p := New(Config{ID: 1, Heartbeat: every})
+		if p.cfg.Heartbeat/4 <= 0 || p.cfg.Retry <= 0 {
+			t.Errorf("%v becomes %v", every, p.cfg.Heartbeat)
+		}
+	}
+}

@@ -99,6 +99,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("snapshots: %d kept; keep 2 or more, one of them as a fallback", c.Keep)
 	case c.Interval < 0 || c.Check < 0 || c.Lease < 0:
 		return c, errors.New("snapshots: a duration is negative")
+	case c.Lease < time.Millisecond: // parts of it are waited for
+		return c, fmt.Errorf("snapshots: lease %v, give 1ms or more", c.Lease)
 	}
 	return c, nil
 }

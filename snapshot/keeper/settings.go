@@ -60,7 +60,7 @@ func (s *Settings) Declare(set *conf.Set) {
 
 // Apply brings the settings into cfg.
 func (s *Settings) Apply(cfg *Config) {
-	cfg.Dir, cfg.Keep, cfg.Threshold, cfg.Interval = s.Dir, s.Keep, uint64(s.Messages), s.Interval
+	cfg.Dir, cfg.Keep, cfg.Threshold, cfg.Interval = s.Dir, s.Keep, uint64(max(0, s.Messages)), s.Interval
 	cfg.Lease, cfg.Options.MaxBuffered = s.Lease, s.Memory
 }
 

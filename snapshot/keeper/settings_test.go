@@ -41,3 +41,21 @@ func TestADirectoryThatCannotBeWrittenIsTold(t *testing.T) {
 		t.Errorf("%v %v", left, err)
 	}
 }
+
+// Settings of a Go program are what flags may be, or are refused: a ticker would end the process,
+// and a negative number of messages would never come.
+func TestSettingsThatCannotBe(t *testing.T) {
+	nc := serve(t, t.TempDir()).Conn()
+	for _, s := range []Settings{{Keep: 1}, {Keep: -1}, {Interval: -1}, {Lease: -1}, {Lease: 1}} {
+		cfg := Config{Conn: nc, Replica: "r", Set: shard.New(shard.Config{Shards: 1})}
+		s.Apply(&cfg)
+		if _, err := Open(cfg); err == nil {
+			t.Errorf("%+v is taken", s)
+		}
+	}
+	var cfg Config
+	(&Settings{Messages: -1}).Apply(&cfg)
+	if cfg.Threshold != 0 {
+		t.Errorf("%d messages of -1", cfg.Threshold)
+	}
+}
