@@ -173,8 +173,8 @@ type Config struct {
 	// default 1 s.
 	RoomCheck time.Duration
 	// MaxLag is how many messages behind the stream's end a replica may be
-	// when it first counts as caught up; default 1000.
-	MaxLag uint64
+	// when it first counts as caught up; default 1000, below 0: none.
+	MaxLag int
 	// StallAfter is after how long without getting on, although the stream has more
 	// and the server answers, Ready fails; default 10 s, or GapWait and 5 s where
 	// that is longer: so long a message may be held back.

@@ -477,7 +477,7 @@ func (r *reader) status(now time.Time) StreamStatus {
 	if s.Lag > 0 && !p.oldest.IsZero() {
 		s.LagTime = max(0, r.mu.clock.read(now).Sub(p.oldest))
 	}
-	if r.mu.compared && p.pos >= r.mu.target && s.Lag <= r.cfg.MaxLag {
+	if r.mu.compared && p.pos >= r.mu.target && s.Lag <= uint64(max(0, r.cfg.MaxLag)) {
 		r.mu.caughtUp = true
 	}
 	s.CaughtUp = r.mu.caughtUp

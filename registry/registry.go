@@ -20,6 +20,9 @@ import (
 	"github.com/kvatlas/kvatlas/internal/program/reload"
 )
 
+// DefaultForget is after how long a worker that left is forgotten unless told.
+const DefaultForget = 24 * time.Hour
+
 // Config holds the settings of a Registry. Replica is needed; zero in any other
 // field means the stated default.
 type Config struct {
@@ -61,7 +64,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.Namespace = cmp.Or(c.Namespace, "default")
 	c.Beat = cmp.Or(c.Beat, 2*time.Second)
 	c.Grace = cmp.Or(c.Grace, DefaultLease)
-	c.Forget = cmp.Or(c.Forget, 24*time.Hour)
+	c.Forget = cmp.Or(c.Forget, DefaultForget)
 	c.MaxWorkers = cmp.Or(c.MaxWorkers, 1<<16)
 	if c.Now == nil {
 		c.Now = time.Now

@@ -20,7 +20,7 @@ func (s *Settings) Declare(set *conf.Set) {
 	set.Group("Registry")
 	set.Duration(&s.Beat, "registry-beat", 2*time.Second, `How often this replica writes to the registry to know that it hears
 		everything. Leases of workers are judged that often.`, conf.Between(50*time.Millisecond, time.Minute))
-	set.Duration(&s.Forget, "registry-forget", 24*time.Hour, `How long a worker that left is remembered. Give more than the
+	set.Duration(&s.Forget, "registry-forget", DefaultForget, `How long a worker that left is remembered. Give more than the
 		streams keep events, so that a replica that starts does not take up what such a worker published.`,
 		conf.Between(time.Minute, 30*24*time.Hour))
 	set.String(&s.Workers, "registry-workers", "", `YAML or JSON file with workers that are registered for as long as they are

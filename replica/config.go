@@ -56,7 +56,7 @@ type Config struct {
 	Shares shares.Config
 
 	Discover       time.Duration // how often new streams are looked for
-	ReadyLag       int           // messages of a stream behind which the index still counts as caught up
+	ReadyLag       int           // messages of a stream behind which the index still counts as caught up; below 0: none
 	IngestMessages int           // of a stream, read and not applied
 	IngestBytes    int64         // likewise; 0 is the setting's default
 	Ingest         ingest.Settings
@@ -88,7 +88,8 @@ type Config struct {
 	Metrics *obs.Metrics // nil: those of this Replica alone
 	Log     *slog.Logger // nil: slog.Default()
 
-	budget int64 // the setting, of which 0 is no limit
+	budget   int64 // the setting, of which 0 is no limit
+	readyLag int   // likewise none
 }
 
 // Declare adds the settings to the set.
@@ -102,7 +103,7 @@ func (c *Config) Declare(set *conf.Set) {
 		--stream-partitions: 0/4 to 3/4 for four. Empty: all of it, however many streams a space has.`)
 	set.Duration(&c.Discover, "discover-every", 2*time.Second, "How often new streams are looked for.",
 		conf.Between(10*time.Millisecond, time.Hour))
-	set.Int(&c.ReadyLag, "ready-lag", 1000, `Most messages of a stream that may be waiting when the index first counts as caught
+	set.Int(&c.readyLag, "ready-lag", 1000, `Most messages of a stream that may be waiting when the index first counts as caught
 		up, which makes /readyz succeed.`, conf.Between(0, 1<<30))
 	set.Int(&c.IngestMessages, "ingest-max-messages", 65536, `Most messages of a stream that are read and not applied yet.
 		Reading waits beyond.`, conf.Between(1, 1<<24))
@@ -130,6 +131,9 @@ func (c *Config) Declare(set *conf.Set) {
 	set.Check(func() error {
 		if c.MemoryBudget = c.budget; c.budget == 0 {
 			c.MemoryBudget = -1
+		}
+		if c.ReadyLag = c.readyLag; c.readyLag == 0 {
+			c.ReadyLag = -1
 		}
 		return c.check()
 	})
@@ -161,6 +165,7 @@ func (c Config) withDefaults() Config {
 	}
 	c.MemoryBudget = cmp.Or(c.MemoryBudget, defaultBudget())
 	c.IngestBytes = cmp.Or(c.IngestBytes, defaultInFlight(sysmem.Limit()))
+	c.Registry.Forget = cmp.Or(c.Registry.Forget, registry.DefaultForget) // snapshots go by it, too
 	c.Log = cmp.Or(c.Log, slog.Default())
 	c.NATS.Log = cmp.Or(c.NATS.Log, c.Log)
 	if c.Metrics == nil {

@@ -28,11 +28,20 @@ func TestDefaults(t *testing.T) {
 	}
 	source := Config{NATS: NATS{URL: Embedded}}.withDefaults()
 	if set = set.withDefaults(); set.Namespace != source.Namespace || set.MemoryBudget != source.MemoryBudget || set.IngestBytes != source.IngestBytes ||
-		set.NATS.URL != source.NATS.URL || set.NATS.DataDir != source.NATS.DataDir {
+		set.Registry.Forget != source.Registry.Forget || set.NATS.URL != source.NATS.URL || set.NATS.DataDir != source.NATS.DataDir {
 		t.Errorf("from settings %+v, in source %+v", set, source)
 	}
 	if a, b := (Config{}).withDefaults(), source; a.Replica == b.Replica {
 		t.Errorf("two replicas of a process are %q", a.Replica)
+	}
+}
+
+// No lag is a setting, too, and none given is the default.
+func TestReadyLag(t *testing.T) {
+	for args, want := range map[string]int{"--ready-lag=0": -1, "--ready-lag=7": 7, "--namespace=n": 1000} {
+		if c, err := declared(t, args); err != nil || c.ReadyLag != want {
+			t.Errorf("%s: %d, want %d: %v", args, c.ReadyLag, want, err)
+		}
 	}
 }
 

@@ -229,7 +229,7 @@ func (r *Replica) readEvents(ctx context.Context, reg *registry.Registry) (err e
 	cfg := ingest.Config{
 		Conn: r.Conn(), Namespace: r.cfg.Namespace, Replica: r.cfg.Replica, Index: ingest.Into(r.set), Left: r.workers.left, Registered: r.workers.registered,
 		Share:    r.share,
-		Discover: r.cfg.Discover, MaxLag: uint64(max(0, r.cfg.ReadyLag)), MaxMessages: r.cfg.IngestMessages, MaxBytes: int(r.cfg.IngestBytes),
+		Discover: r.cfg.Discover, MaxLag: r.cfg.ReadyLag, MaxMessages: r.cfg.IngestMessages, MaxBytes: int(r.cfg.IngestBytes),
 		Metrics: r.metrics, Log: r.log,
 	}
 	r.cfg.Ingest.Apply(&cfg)
