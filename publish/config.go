@@ -83,7 +83,7 @@ type Config struct {
 	Linger      time.Duration
 
 	// Window bounds the messages sent and not yet acknowledged; default 64, at
-	// most stream.MaxWindow.
+	// most 256 (stream.MaxWindow), the most by which readers let a message be late.
 	Window int
 	// MaxPending bounds the bytes of events accepted and not yet
 	// acknowledged; default 32 MiB.

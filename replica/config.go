@@ -52,7 +52,10 @@ type Config struct {
 	// streams the second. Empty: spaces that have one stream.
 	Share string
 	// Shares are the indexers of a divided fleet, of which this process knows nothing
-	// itself: it asks them.
+	// itself: it asks them. URLs are their addresses (http://host:port), that of 0/n first; Wait
+	// is how long one may take to answer (250 ms), Every how often they are asked what ranks hold in all (1 s),
+	// Inflight the most requests to one at a time (1024), Token a file with a reader's token, and Dial
+	// the files of TLS.
 	Shares shares.Config
 
 	Discover       time.Duration // how often new streams are looked for

@@ -91,7 +91,9 @@ func (r *Replica) Shares() *shares.Shares { return r.shares }
 // Registry returns who is registered; nil before Start.
 func (r *Replica) Registry() *registry.Registry { return r.registry.Load() }
 
-// Conn returns the connection to NATS; nil before Start, and without NATS.
+// Conn returns the connection to NATS; nil before Start, and without NATS. It ends with Close.
+// A program that only publishes to an embedded server of another process gets it so, with
+// Config.Fed and Config.NATS.JoinOnly.
 func (r *Replica) Conn() *nats.Conn {
 	if r.broker == nil {
 		return nil

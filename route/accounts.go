@@ -228,7 +228,7 @@ type Account struct {
 	// Choice is as it was, or of a prompt whose tokens were estimated in proportion to
 	// those that the engine has counted.
 	account.Choice
-	Actual int
+	Actual int          // tokens that the engine says it found cached
 	Miss   account.Miss // why Actual is not Selected
 }
 

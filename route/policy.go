@@ -67,9 +67,11 @@ type Candidate struct {
 	// Requests and Prefilling count the rank's live requests, and those
 	// without a first token, before this one.
 	Requests, Prefilling int
-	HeadTokens           int
-	Context              int
-	Since                time.Time
+	// HeadTokens is how many prompt tokens are to be computed of the request whose turn it is on
+	// the rank, and Since when its turn came; see load.Table.Turn. Context is the tokens of the
+	// prompts of all its live requests. All are before this one.
+	HeadTokens, Context int
+	Since               time.Time
 	// TotalBlocks is the rank's cache and MaxBatchedTokens what a step of its
 	// engine takes; 0 if unknown. CPU is set for a worker without accelerator.
 	TotalBlocks, MaxBatchedTokens int

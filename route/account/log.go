@@ -89,7 +89,7 @@ func (l *Log) ID() string {
 
 // Notable reports whether a request whose first token came after first, with predicted
 // before it, both in ms, is the slowest or the worst predicted of the present minute so
-// far. off is false where the prediction is not to be judged.
+// far. judged is false where the prediction is not to be judged.
 func (l *Log) Notable(now time.Time, first, predicted float64, judged bool) bool {
 	if l == nil || l.cfg.Keep <= 0 {
 		return false

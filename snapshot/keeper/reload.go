@@ -11,7 +11,7 @@ import (
 	"github.com/kvatlas/kvatlas/snapshot/store"
 )
 
-// Reload is an ingest.Reload: it loads the newest snapshot that the stream goes
+// Reload is an ingest.FindSnapshot: it loads the newest snapshot that the stream goes
 // on from into an index of its own, within what the memory budget leaves.
 func (k *Keeper) Reload(ctx context.Context, at ingest.Trimmed) (ingest.Snapshot, error) {
 	s, err := k.Store(ctx, at.Stream)

@@ -14,19 +14,19 @@ import (
 
 // Settings are the settings of a Keeper as programs declare them.
 type Settings struct {
-	Off      bool
-	Dir      string
+	Off      bool   // neither take snapshots nor start from one
+	Dir      string // as those of Config, as are Keep, Interval and Lease
 	Keep     int
-	Messages int
+	Messages int // Config.Threshold
 	Interval time.Duration
 	Lease    time.Duration
-	Memory   int64
-	Reset    bool
+	Memory   int64 // bytes of a snapshot on its way: Config.Options.MaxBuffered
+	Reset    bool  // purge the streams and delete the snapshots first, at each start
 
-	Peer      string // URL of a kvindexer to start from
-	PeerFirst bool
-	PeerToken string // file
-	PeerTLS   secure.Dial
+	Peer      string      // URL of a kvindexer, or of a kvrouter's admin port, to start from
+	PeerFirst bool        // rather than from snapshots
+	PeerToken string      // file with an operator's token
+	PeerTLS   secure.Dial // files of TLS
 }
 
 // Declare adds the settings to the set.
