@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"time"
+	"unicode/utf8"
 
 	"github.com/VictoriaMetrics/metrics"
 	"github.com/nats-io/nats.go"
@@ -161,6 +162,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("publish: %w", err)
 	case c.Space.Model == "":
 		return c, errors.New("publish: the space has no model name")
+	case !utf8.ValidString(c.Space.Model) || !utf8.ValidString(c.Space.Group): // its stream would be another space's
+		return c, fmt.Errorf("publish: model %q of group %q: names are UTF-8", c.Space.Model, c.Space.Group)
 	case c.Window < 1 || c.Window > stream.MaxWindow:
 		return c, fmt.Errorf("publish: window %d, give 1 to %d messages", c.Window, stream.MaxWindow)
 	case c.BatchEvents < 1 || c.BatchBytes < 1 || c.MaxPending < 1 || c.RingEvents < 1 || c.RingBytes < 1 || c.Dumps < 1:

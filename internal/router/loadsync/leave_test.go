@@ -56,7 +56,7 @@ func TestTheServerLeavesMeanwhile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer nc.Close()
+		t.Cleanup(nc.Close)
 		r, err := route.New(route.Config{BlockSize: 16, ID: 1, Settings: route.DefaultSettings()})
 		if err != nil {
 			t.Fatal(err)
