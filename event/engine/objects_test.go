@@ -15,7 +15,7 @@ import (
 func mooncakeEvent(kind, key, medium string) mptest.Map {
 	types := map[string]string{"stored": "BlockStored", "removed": "BlockRemoved"}
 	m := mptest.Map{
-		"event_id", 7, "timestamp", 1764000000123, "event_type", kind, "type", types[kind], "model_name", nil, "block_size", nil,
+		"event_id", 7, "timestamp", uint64(1764000000123), "event_type", kind, "type", types[kind], "model_name", nil, "block_size", nil,
 		"additional_salt", nil, "lora_name", nil, "tenant_id", "default", "backend_id", "pool-0", "group_id", nil, "medium", medium,
 		"dp_rank", nil, "object_key", key, "seq_hashes", []any{}, "block_hashes", []any{},
 	}
@@ -27,7 +27,7 @@ func mooncakeEvent(kind, key, medium string) mptest.Map {
 
 // TestObjectsOfAStore: a master's payload is read, what says nothing of an object is counted.
 func TestObjectsOfAStore(t *testing.T) {
-	payload := mptest.Encode([]any{1764000000123, []any{
+	payload := mptest.Encode([]any{uint64(1764000000123), []any{
 		mooncakeEvent("stored", "a", "cpu"), mooncakeEvent("removed", "b", "disk"), mooncakeEvent("stored", "", "cpu"),
 		mptest.Map{"event_type", "cleared", "tenant_id", "x", "object_key", nil}, mptest.Map{"event_type", "moved", "object_key", "c"}, []any{"BlockStored"},
 	}, 0})

@@ -150,7 +150,7 @@ func (s *store) say(stored, heard bool, hash uint64, parts ...int) {
 		events = append(events, mptest.Map{"event_type", kind, "object_key", key, "tenant_id", "default", "medium", "cpu"})
 	}
 	if heard {
-		s.pub.Publish(mptest.Encode([]any{1764000000123, events, 0}))
+		s.pub.Publish(mptest.Encode([]any{uint64(1764000000123), events, 0}))
 	}
 }
 
@@ -230,7 +230,7 @@ func TestAPoolIsFollowed(t *testing.T) {
 	x.is(t, f, "it is back", true, 1, 7)
 	lists := f.Status().Lists
 	waittest.Until(t, func() error { // the first message that is heard of the new connection has it list anew
-		if s.pub.Publish(mptest.Encode([]any{1764000000123, []any{}, 0})); f.Status().Lists == lists {
+		if s.pub.Publish(mptest.Encode([]any{uint64(1764000000123), []any{}, 0})); f.Status().Lists == lists {
 			return fmt.Errorf("%+v", f.Status())
 		}
 		return nil

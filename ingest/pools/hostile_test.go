@@ -28,7 +28,7 @@ func TestKeysThatAreTooLong(t *testing.T) {
 	f := follow(t, s, x)
 	x.is(t, f, "listed", true, 1)
 	s.heard()
-	s.pub.Publish(mptest.Encode([]any{1764000000123, []any{
+	s.pub.Publish(mptest.Encode([]any{uint64(1764000000123), []any{
 		mptest.Map{"event_type", "stored", "object_key", strings.Repeat("_", 60_000) + "__k"},
 		mptest.Map{"event_type", "stored", "object_key", "d@m@tp_rank:0" + strings.Repeat("x", maxKey) + "@group:0@" + strings.Repeat("0", 64)},
 	}, 0}))

@@ -36,7 +36,7 @@ func TestTheListIsThePools(t *testing.T) {
 	api.Store(kind, objective("chat", map[string]any{"priority": 10, "poolRef": map[string]any{"name": "p", "group": group, "kind": "InferencePool"}}))
 	api.Store(kind, objective("batch", map[string]any{"priority": -1, "poolRef": of("p")}))
 	api.Store(kind, objective("plain", map[string]any{"poolRef": of("p")}))
-	api.Store(kind, objective("most", map[string]any{"priority": 1 << 40, "poolRef": of("p")}))
+	api.Store(kind, objective("most", map[string]any{"priority": int64(1) << 40, "poolRef": of("p")}))
 	api.Store(kind, objective("another's", map[string]any{"priority": 7, "poolRef": of("q")}))
 	api.Store(kind, objective("other group", map[string]any{"priority": 7, "poolRef": map[string]any{"name": "p", "group": "x"}}))
 	api.Store(kind, objective("odd", map[string]any{"priority": "high", "poolRef": of("p")}))

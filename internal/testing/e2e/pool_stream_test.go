@@ -88,7 +88,7 @@ func TestAPoolsMasterSaysWhatIsInIt(t *testing.T) {
 		}
 		return mptest.Map{"event_type", kind, "object_key", key(block, rank), "tenant_id", "default", "medium", "cpu"}
 	}
-	tell := func(events ...any) { master.Publish(mptest.Encode([]any{1764000000123, events, 0})) }
+	tell := func(events ...any) { master.Publish(mptest.Encode([]any{uint64(1764000000123), events, 0})) }
 	wanted("listed", 4, 2, 4)
 	waittest.For(t, "a subscription", func() bool { return master.Subscribers() > 0 })
 	tell(object("stored", 2, 0), object("stored", 3, 0), object("stored", 3, 1))

@@ -129,7 +129,7 @@ func TestSlowPoolsHoldUpThemselvesAlone(t *testing.T) {
 	wanted("listed", 1, map[uint64][2]int{0: {3, 3}, 1: {4, 4}, 2: {2, 2}})
 	waittest.For(t, "a subscription", func() bool { return masters[0].Subscribers() > 0 })
 	two.Store(true)
-	masters[0].Publish(mptest.Encode([]any{1764000000123, []any{mptest.Map{"event_type", "stored", "object_key", key(1), "tenant_id", "default", "medium", "cpu"}}, 0}))
+	masters[0].Publish(mptest.Encode([]any{uint64(1764000000123), []any{mptest.Map{"event_type", "stored", "object_key", key(1), "tenant_id", "default", "medium", "cpu"}}, 0}))
 	wanted("stored", 2, map[uint64][2]int{0: {3, 3}, 1: {4, 4}, 2: {2, 2}})
 	engines[0].Publish(mptest.Encode([]any{1.5, []any{mptest.Map{"type", "BlockRemoved", "block_hashes", list(names[:3]), "medium", "GPU"}}, 0}))
 	wanted("evicted on the device", 2, map[uint64][2]int{0: {0, 2}, 1: {4, 4}, 2: {2, 2}})
