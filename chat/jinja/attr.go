@@ -57,6 +57,9 @@ var otherAttrs = map[kind]map[string]bool{
 	iter:    setOf("close gi_code gi_frame gi_running gi_suspended gi_yieldfrom send throw"),
 }
 
+// markupAttrs are attributes that marked text has besides those of a str.
+var markupAttrs = setOf("escape striptags unescape")
+
 // attribute is what getattr(v, name) gives in the sandbox, or a missing Value where v has
 // no such attribute.
 func attribute(s *state, v Value, name string) (Value, error) {
@@ -68,7 +71,9 @@ func attribute(s *state, v Value, name string) (Value, error) {
 	case undefined:
 		return Value{}, undefErr(v)
 	case str:
-		fn = strMethods[name]
+		if fn = strMethods[name]; v.markup && markupAttrs[name] {
+			return Value{}, &UnsupportedError{"the attribute " + name + " of marked text"}
+		}
 	case dict:
 		if dictChanging[name] {
 			return unsafeAttr(name), nil

@@ -317,7 +317,7 @@ func reversed(s *state, v Value) (items []Value, ok bool, err error) {
 		}
 	case str:
 		for i := 0; i < len(v.s); i += runeSize(v.s, i) {
-			items = append(items, Str(v.s[i:i+runeSize(v.s, i)]))
+			items = append(items, Value{k: str, s: v.s[i : i+runeSize(v.s, i)], markup: v.markup})
 		}
 		err = s.alloc(len(items) * valueBytes)
 	default:

@@ -54,3 +54,35 @@ func TestSlicesOfConstants(t *testing.T) {
 		}
 	}
 }
+
+// Marked text has methods and rules of its own: what is given to it is escaped, be it a str or not. "" is an error.
+func TestMarkedText(t *testing.T) {
+	const refused = "refused"
+	for src, want := range map[string]string{
+		"{{ ('-'|e).join([1, none]) }}":     refused,
+		"{{ ('-'|e).join(['a', 'b']) }}":    refused,
+		"{{ ('-'|e).join(1) }}":             "",
+		"{{ '-'.join(['a'|e, 1]) }}":        "",
+		"{{ [('a'|e).ljust(3, 5)] }}":       "[Markup('a55')]",
+		"{{ [('a'|e).center(3, '*')] }}":    "[Markup('*a*')]",
+		"{{ ('a'|e).rjust(3, '<') }}":       "",
+		"{{ 'a'.rjust(3, '<') }}":           "<<a",
+		"{{ 'a'.rjust(3, 5) }}":             "",
+		"{{ ('a'|e).striptags() }}":         refused,
+		"{{ ('a'|e)['unescape'] }}":         refused,
+		"{{ ('a'|e)|attr('escape') }}":      refused,
+		"{{ 'a'.striptags is defined }}":    "False",
+		"{{ ['ab'|e|last, 'ab'|last] }}":    "[Markup('b'), 'b']",
+		"{{ ['ab'|e|first, ('ab'|e)[0]] }}": "['a', Markup('a')]",
+	} {
+		got, err := render(t, src, "{}")
+		if no := (*UnsupportedError)(nil); errors.As(err, &no) {
+			got = refused
+		} else if err != nil {
+			got = ""
+		}
+		if got != want {
+			t.Errorf("%s: %q, %v; want %q", src, got, err, want)
+		}
+	}
+}

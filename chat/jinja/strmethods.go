@@ -302,13 +302,13 @@ func strJoin(s *state, recv Value, a *args) (Value, error) {
 	if err != nil {
 		return Value{}, err
 	}
+	if err := plain("join", recv); err != nil { // which joins what is no str, too
+		return Value{}, err
+	}
 	for _, x := range items {
 		if x.k != str {
 			return Value{}, typeErr("join: a str is expected, not %s", x.typeName())
 		}
-	}
-	if recv.markup {
-		return Value{}, plain("join", recv)
 	}
 	return joinText(s, items, recv.s)
 }
@@ -393,14 +393,19 @@ func strPad(side int) method {
 		if err != nil {
 			return Value{}, err
 		}
-		fill := " "
+		fill := Str(" ")
 		if len(given) == 2 {
-			if given[1].k != str || strLen(given[1].s) != 1 {
-				return Value{}, typeErr("the fill character must be exactly one character long")
-			}
-			fill = given[1].s
+			fill = given[1]
 		}
-		return pad(s, recv, width, side, fill)
+		if recv.markup {
+			if fill, err = filterEscape(s, fill, &args{}); err != nil {
+				return Value{}, err
+			}
+		}
+		if fill.k != str || strLen(fill.s) != 1 {
+			return Value{}, typeErr("the fill character must be exactly one character long")
+		}
+		return pad(s, recv, width, side, fill.s)
 	}
 }
 

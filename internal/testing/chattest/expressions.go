@@ -70,7 +70,7 @@ func (g Gen) method(x func() string) string {
 		"rpartition('b')", "startswith('H')", "startswith(('a', 'H'))", "endswith('>')", "startswith('e', 1)", "replace('l', 'L')", "replace('l', 'L', 1)",
 		"replace('', '.')", "find('l')", "rfind('l')", "find('zz')", "index('a')", "count('l')", "count('')", "join(words)", "join(l)", "join(['a', 'b'])",
 		"isdigit()", "isalpha()", "isalnum()", "isspace()", "islower()", "isupper()", "istitle()", "isnumeric()", "isdecimal()", "isascii()", "isprintable()",
-		"zfill(12)", "center(20, '*')", "ljust(9)", "rjust(9)", "removeprefix('He')", "removesuffix('>')", "format(1, 'x')", "format(a=1)", "get('a')",
+		"zfill(12)", "center(20, '*')", "ljust(9)", "rjust(9)", "rjust(9, '<')", "rjust(9, 5)", "striptags()", "removeprefix('He')", "removesuffix('>')", "format(1, 'x')", "format(a=1)", "get('a')",
 		"get('zz', 5)", "items()|list", "keys()|list", "values()|list", "items()", "keys()", "copy()", "count(1)", "index(1)", "append(1)", "pop()",
 		"update({})", "get("+x()+")", "startswith("+x()+")", "split("+x()+")", "nope()", "fromkeys([1])", "a()")
 }
