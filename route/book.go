@@ -92,17 +92,16 @@ func (r *Router) MarkPrefillComplete(requestID string) bool {
 	}
 	for stage := range stages {
 		k, a := r.key(requestID, stage), attempts[stage]
-		switch {
-		case stage == PrefillStage:
-			r.firstToken(k, a, now)
-			found = r.free(k) || found
-		case r.table.PrefillComplete(k, now):
-			r.firstToken(k, a, now)
+		if a == nil {
+			continue
+		}
+		found = found || stage == PrefillStage || a.trip.first.IsZero()
+		if stage != PrefillStage && r.table.PrefillComplete(k, now) {
 			r.record(load.Change{Kind: load.Prefilled, Key: k})
-			found = true
-		case a != nil && a.predicted:
-			a.predicted, found = false, true
-			r.firstToken(k, a, now)
+		}
+		r.firstToken(k, a, now)
+		if stage == PrefillStage {
+			r.free(k)
 		}
 	}
 	return r.known(found)
@@ -208,13 +207,11 @@ func (r *Router) free(k load.Key) bool {
 
 // firstToken and ended tell a policy that learns about own bookings.
 func (r *Router) firstToken(k load.Key, a *attempt, now time.Time) {
-	if a == nil {
+	if !a.trip.first.IsZero() {
 		return
 	}
 	l := r.table.Load(a.slot)
-	if a.chosen {
-		r.times.firstToken(&a.trip, now, l)
-	}
+	r.times.firstToken(&a.trip, now, l)
 	if r.observer != nil {
 		r.observer.FirstToken(k, now, l)
 	}
@@ -258,9 +255,7 @@ func (r *Router) Expire() {
 func (r *Router) expire(now time.Time) {
 	r.unseen.until(now, func(k load.Key, at time.Time) {
 		if r.awaits(k, at) && r.table.PrefillComplete(k, at) {
-			a := r.attempts[k]
-			a.predicted = true
-			r.times.fetches(&a.trip, -1) // it should have what it fetched
+			r.times.fetches(&r.attempts[k].trip, -1) // it should have what it fetched
 			r.record(load.Change{Kind: load.Prefilled, Key: k})
 		}
 	})

@@ -35,7 +35,6 @@ type attempt struct {
 	whole        bool // all of its answer came
 	client       uint64
 	due          time.Time // when its first token, which nobody sees, should be out; zero of others
-	predicted    bool      // it counts as out
 	followed
 	trip trip // of one that is chosen
 }
@@ -444,12 +443,17 @@ func (r *Router) Withdraw(b Blame) {
 }
 
 // Succeeded tells of the first sign that the worker of the request's stage does its part, and told
-// again, that it has done it. MarkPrefillComplete tells it of all stages.
+// again, that it has done it. MarkPrefillComplete tells it of all stages. A prefill worker's first sign is its first token.
 func (r *Router) Succeeded(requestID string, stage Stage) {
 	now := r.cfg.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.succeeded(r.attempts[r.key(requestID, stage)], now)
+	k := r.key(requestID, stage)
+	a := r.attempts[k]
+	r.succeeded(a, now)
+	if a != nil && stage == PrefillStage {
+		r.firstToken(k, a, now)
+	}
 }
 
 // Overdue reports whether the request waits for its first token for longer than it

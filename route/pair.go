@@ -118,14 +118,17 @@ func (r *Router) choosePair(ctx context.Context, s *scratch, o *Options) (Pair, 
 	decode, err := r.choose(ctx, s, o, now)
 	if err != nil {
 		if a := r.attempts[r.key(o.RequestID, PrefillStage)]; o.RequestID != "" && a != nil {
-			a.followed = followed{} // nothing came of the choice
+			a.followed = followed{chosen: true} // of which nothing came
 			r.free(r.key(o.RequestID, PrefillStage))
 		}
 		return Pair{}, err
 	}
-	if a := r.attempts[r.key(o.RequestID, DecodeStage)]; o.RequestID != "" && a != nil && a.allowed > 0 {
-		a.allowed += prefill.Overdue // which is over before: it is not at fault for what the prefill worker takes
-		decode.Overdue = a.allowed
+	if a := r.attempts[r.key(o.RequestID, DecodeStage)]; o.RequestID != "" && a != nil {
+		a.trip.expected += ms(prefill.First)
+		if a.allowed > 0 {
+			a.allowed += prefill.Overdue // which is over before: it is not at fault for what the prefill worker takes
+			decode.Overdue = a.allowed
+		}
 	}
 	return Pair{Prefill: &prefill, Decode: decode}, nil
 }

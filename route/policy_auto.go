@@ -445,10 +445,8 @@ func (a *auto) follow(t *trip, w *Weighing, c *Candidate, e *estimate, whole boo
 
 // firstToken is as an Observer's.
 func (a *auto) firstToken(t *trip, now time.Time, l load.Load) {
-	if t.first.IsZero() {
-		a.fetches(t, -1)
-		t.first, t.begun = now, float64(l.PromptTokens)
-	}
+	a.fetches(t, -1)
+	t.first, t.begun = now, float64(l.PromptTokens)
 }
 
 // ended is as an Observer's. Times are learned only now: an answer that came
