@@ -10,7 +10,7 @@ import (
 )
 
 // What becomes of requests makes a worker's state: a breaker for what failed or was
-// refused, and the oldest request that waits for its first token for a worker that
+// refused, and requests that wait for their first token for a worker that
 // takes requests and says nothing. At most Settings.LeftOutShare of the workers that decode
 // are left out so: what fails everywhere is no worker's fault, and where most
 // fail the rest would be crushed. Prefill workers may all be, if it is
@@ -47,7 +47,8 @@ type health struct {
 	breaker        breaker.Breaker
 	oldest, newest *attempt
 	spoke          time.Time // when it last gave anything
-	silent         bool      // left out for its oldest request
+	calmUntil      time.Time // until then none of the unanswered is overdue
+	silent         bool      // left out for one of them
 	mute           bool      // left out, as the router's own request gave nothing either: see Router.Ask
 	relented       bool      // half open for such a one alone, which was answered
 	failed         uint64    // requests
@@ -92,6 +93,7 @@ func (r *Router) send(k load.Key, m *member, client uint64, allowed time.Duratio
 	w.newest = a
 	r.attempts[k] = a
 	if allowed > 0 {
+		w.calmUntil = earlier(w.calmUntil, now.Add(allowed))
 		r.wellUntil = earlier(r.wellUntil, now.Add(allowed))
 	}
 	return a
@@ -107,17 +109,10 @@ func (r *Router) allWell(now time.Time) bool {
 	}
 	until := now.Add(time.Hour)
 	for _, m := range r.members {
-		if m.worker.silent || m.worker.mute || !m.worker.breaker.Closed() {
+		if m.worker.silent || m.worker.mute || !m.worker.breaker.Closed() || m.worker.overdue(now) {
 			return false
 		}
-		for a := m.worker.oldest; a != nil; a = a.newer {
-			if a.allowed > 0 {
-				until = earlier(until, a.since().Add(a.allowed))
-			}
-		}
-	}
-	if now.After(until) {
-		return false
+		until = earlier(until, m.worker.calmUntil)
 	}
 	r.wellUntil = until
 	return true
@@ -222,7 +217,7 @@ func (r *Router) gaveUp(a *attempt, now time.Time) {
 	} else {
 		r.outcome(a, breaker.Failed, 0, now) // of a probe, as others
 	}
-	if first := w.oldest; first == nil || !first.overdue(now) {
+	if !w.overdue(now) {
 		w.silent = false
 	}
 }
@@ -246,6 +241,20 @@ func (a *attempt) unlist() {
 // has given nothing to anybody for as long.
 func (a *attempt) overdue(now time.Time) bool {
 	return a.allowed > 0 && now.Sub(a.since()) > a.allowed
+}
+
+// overdue reports whether a request is that waits for the worker: not the oldest of all need be the first, as those
+// that are not watched, or are to come as a whole, have longer.
+func (h *health) overdue(now time.Time) bool {
+	if now.After(h.calmUntil) {
+		h.calmUntil = now.Add(time.Hour)
+		for a := h.oldest; a != nil; a = a.newer {
+			if a.allowed > 0 {
+				h.calmUntil = earlier(h.calmUntil, a.since().Add(a.allowed))
+			}
+		}
+	}
+	return now.After(h.calmUntil)
 }
 
 // since is from when on its worker has been giving nothing.
@@ -322,7 +331,7 @@ func (r *Router) mayLeaveOut(w *workerState, sure, told bool) bool {
 
 // leftOut says whether a worker gets no requests for what became of others.
 func (r *Router) leftOut(w *workerState, now time.Time) Reason {
-	if first := w.oldest; first != nil && !w.silent && first.overdue(now) && r.mayLeaveOut(w, true, false) {
+	if !w.silent && w.overdue(now) && r.mayLeaveOut(w, true, false) {
 		w.silent = true
 		r.leavesOut(w)
 	}
@@ -481,7 +490,7 @@ func (r *Router) Renew(worker uint64) {
 type Health struct {
 	Worker uint64
 	State  breaker.State
-	Silent bool // left out for its oldest request, or as the router's own was not answered
+	Silent bool // left out for a request that waits, or as the router's own was not answered
 	// Failed counts requests, LeftOut and Refused how often it was left out for
 	// failures and for want of room, Spared how often it was not because too many
 	// others were, Told how often another router's word made it half open.
