@@ -95,6 +95,7 @@ type Router struct {
 	apart      IsApart  // nil: every prefill worker may be paired with every other
 	times      *auto    // predicts, whatever the policy; the policy itself if that does
 	rand       *rand.Rand
+	chance     *rand.PCG // its source
 	table      *load.Table
 	journal    Journal
 	workers    map[uint64]*workerState
@@ -181,7 +182,7 @@ func New(cfg Config) (*Router, error) {
 		cfg:      cfg,
 		settings: cfg.Settings,
 		policy:   policy,
-		rand:     rand.New(rand.NewPCG(cfg.Settings.Seed, 0)),
+		chance:   rand.NewPCG(cfg.Settings.Seed, 0),
 		table: load.New(load.Config{
 			BlockSize:   cfg.BlockSize,
 			AssumeReuse: cfg.Settings.AssumeKVReuse,
@@ -191,6 +192,7 @@ func New(cfg Config) (*Router, error) {
 		workers: make(map[uint64]*workerState), attempts: make(map[load.Key]*attempt), takers: []uint64{},
 		bids: bids{id: cfg.ID},
 	}
+	r.rand = rand.New(r.chance)
 	var ok bool
 	if r.times, ok = policy.(*auto); !ok {
 		r.times = newAuto()

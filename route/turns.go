@@ -12,9 +12,15 @@ import (
 // maxOthers bounds the other routers that are counted.
 const maxOthers = 1024
 
-// meet notes that there is another router.
+// meet notes that there is another router. Those of one fleet mostly have the same seed, and must not draw alike.
 func (r *Router) meet(owner uint64) {
 	i, known := slices.BinarySearch(r.others, owner)
+	if !known && len(r.others) == 0 {
+		r.chance.Seed(r.cfg.Settings.Seed, r.cfg.ID)
+		if turns, is := r.policy.(*roundRobin); is {
+			turns.anew = [...]bool{Whole: true, PrefillStage: true, DecodeStage: true}
+		}
+	}
 	if !known && len(r.others) < maxOthers {
 		r.others = slices.Insert(r.others, i, owner)
 		r.assigned = false

@@ -72,3 +72,38 @@ func TestMoreRoutersThanRanks(t *testing.T) {
 		t.Errorf("nine requests at one moment went to %v", got)
 	}
 }
+
+// TestRoutersDrawApart: routers of one fleet that have one seed choose by chance, or in turn, each for itself; one that is
+// alone as its seed says.
+func TestRoutersDrawApart(t *testing.T) {
+	const ranks, requests = 32, 200
+	for _, mode := range []string{"random", "power-of-two", "least-loaded", "round-robin"} {
+		chosen := func(ids ...uint64) (all [][]uint64) {
+			for _, id := range ids {
+				r, _, _ := open(t, func(c *Config) { c.Settings.Mode, c.ID = mode, id }, workers(ranks)...)
+				for _, other := range ids {
+					r.Replace(other, func(func(load.Change) bool) {})
+				}
+				var list []uint64
+				for range requests {
+					list = append(list, best(t, r, Prompt{Local: numbers(1, 3)}, Options{}).Worker)
+				}
+				all = append(all, list)
+			}
+			return all
+		}
+		all := chosen(7, 8)
+		same := 0
+		for i := range all[0] {
+			if all[0][i] == all[1][i] {
+				same++
+			}
+		}
+		if same > requests/8 {
+			t.Errorf("%s: two routers choose the same worker for %d of %d", mode, same, requests)
+		}
+		if a, b := chosen(7)[0], chosen(8)[0]; !slices.Equal(a, b) {
+			t.Errorf("%s: a router that is alone chooses otherwise with the same seed", mode)
+		}
+	}
+}
