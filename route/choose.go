@@ -33,7 +33,6 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 	}
 	sampled := o.RequestID != "" && r.cfg.Decisions.Sample(now, len(r.members))
 	explain := o.Explain || sampled || r.cfg.Log != nil && r.cfg.Log.Enabled(ctx, slog.LevelDebug)
-	r.weigh.part, r.weigh.estimated = r.estimated(s)
 	r.weigh.PromptTokens, r.counted = s.tokens, false
 	r.weigh.override(o)
 	r.weigh.Now, r.weigh.Stage, r.weigh.guessed, r.weigh.explained = now, o.Stage, s.private > 0, explain
@@ -165,6 +164,7 @@ func (r *Router) stay(o *Options, s *scratch, i int) int {
 // them is what the request would add: new tokens are prompt less credit for what is
 // cached, new blocks are those that no live request on the rank has already.
 func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (left [numReasons]int) {
+	r.weigh.part, r.weigh.estimated = r.estimated(s)
 	r.markWorkers(o)
 	r.assign()
 	r.lookUp(s)

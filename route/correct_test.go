@@ -137,3 +137,24 @@ func TestCorrectionOfOthers(t *testing.T) {
 		}
 	}
 }
+
+// TestPotentialLoadsAreEstimated: what each rank would have to compute is reckoned as for a choice, whatever prompt was chosen
+// for before.
+func TestPotentialLoadsAreEstimated(t *testing.T) {
+	estimated := true
+	r, space, _ := open(t, func(c *Config) { c.Estimated = func() bool { return estimated } }, workers(1)...)
+	chain := prompt(100)
+	store(t, space, 1, 0, event.Device, chain...)
+	for i := range correctAfter {
+		serveFound(t, r, fmt.Sprint(i), chain, func(*Answer) int { return 50 * testBlock })
+	}
+	for _, before := range []bool{true, false} {
+		estimated = before
+		best(t, r, Prompt{Local: chain}, Options{})
+		estimated = true
+		loads, err := r.PotentialLoads(t.Context(), Prompt{Local: chain}, Options{})
+		if err != nil || loads[0].PrefillTokens != 50*testBlock {
+			t.Errorf("after a choice that was estimated %v: %+v, %v", before, loads, err)
+		}
+	}
+}
