@@ -187,16 +187,18 @@ func (w *Weighing) Lowest(cands []Candidate) int {
 func (w *Weighing) sample(cands []Candidate) int {
 	lo, hi := math.Inf(1), math.Inf(-1)
 	for i := range cands {
-		lo, hi = min(lo, cands[i].Cost), max(hi, cands[i].Cost)
-	}
-	span := hi - lo
-	if span == 0 {
-		span = 1 // all alike
+		if lo = min(lo, cands[i].Cost); !math.IsInf(cands[i].Cost, 1) { // what is out of the question scales nothing
+			hi = max(hi, cands[i].Cost)
+		}
 	}
 	w.chance = w.chance[:0]
 	sum := 0.0
 	for i := range cands {
-		sum += math.Exp(-(cands[i].Cost - lo) / span / w.Temperature)
+		above := 0.0
+		if cost := cands[i].Cost; cost > lo {
+			above = (cost - lo) / (hi - lo)
+		}
+		sum += math.Exp(-above / w.Temperature)
 		w.chance = append(w.chance, sum)
 	}
 	u := w.Rand.Float64() * sum

@@ -29,13 +29,10 @@ func (deviceAware) Choose(w *Weighing, cands []Candidate) (int, error) {
 	for i := range cands {
 		cands[i].Cost = float64(cands[i].Requests)
 		if group(&cands[i]) != wins {
-			cands[i].Cost = math.Inf(1)
+			cands[i].Cost = math.Inf(1) // no temperature reaches it
 		}
 	}
-	// Loads of the group that lost are infinite: no temperature reaches them.
-	cold := *w
-	cold.Temperature = 0
-	return cold.Lowest(cands), nil
+	return w.Lowest(cands), nil
 }
 
 func group(c *Candidate) int {

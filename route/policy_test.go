@@ -291,6 +291,25 @@ func TestDeviceAware(t *testing.T) {
 	}
 }
 
+// TestDeviceAwareAtATemperature: which of the ranks of the less loaded devices is chosen falls with its load, and none of
+// the others is.
+func TestDeviceAwareAtATemperature(t *testing.T) {
+	w := weighing(func(w *Weighing) { w.Settings.DeviceRatio, w.Temperature = 8, 1 })
+	got := [4]int{}
+	for range 4000 {
+		got[mustChoose(t, mustPolicy(t, "device-aware-weighted"), w, []Candidate{{Requests: 1}, {Requests: 2}, {Requests: 3}, {Requests: 4, CPU: true}})]++
+	}
+	for i, costs := range []float64{0, 0.5, 1} {
+		want := 4000 * math.Exp(-costs) / (1 + math.Exp(-0.5) + math.Exp(-1))
+		if math.Abs(float64(got[i])-want) > 150 {
+			t.Errorf("rank %d is chosen %d times, want about %.0f", i, got[i], want)
+		}
+	}
+	if got[3] > 0 {
+		t.Errorf("the loaded CPU is chosen %d times", got[3])
+	}
+}
+
 func TestDirectNeedsAWorker(t *testing.T) {
 	p := mustPolicy(t, "direct")
 	if _, err := p.Choose(weighing(nil), candidates([3]int{})); !errors.Is(err, ErrSettings) {
