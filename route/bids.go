@@ -438,21 +438,28 @@ func (s *scratch) expected(j int) *Candidate {
 // near returns the rank of this router's alone that costs least, if it is hardly dearer than the one
 // at i, else that.
 func (r *Router) near(s *scratch, i int) int {
+	if !r.bySlot[s.cands[i].slot].contested() {
+		return i
+	}
 	r.times.complete(&r.weigh, s.cands)
 	delays := float64(nearDelays)
 	if r.weigh.Stage == PrefillStage {
 		delays = nearUnheld
 	}
-	best, most := i, s.cands[i].Cost+delays*ms(r.bids.delay)
-	if !r.bySlot[s.cands[i].slot].contested() {
-		return i
-	}
+	s.beside = s.beside[:0]
 	for j := range s.cands {
-		if c := &s.cands[j]; !r.bySlot[c.slot].contested() && c.Cost <= most {
-			best, most = j, c.Cost
+		if c := &s.cands[j]; !r.bySlot[c.slot].contested() {
+			s.beside = append(s.beside, *c)
 		}
 	}
-	return best
+	if len(s.beside) == 0 {
+		return i
+	}
+	own := &s.beside[r.weigh.Lowest(s.beside)]
+	if own.Cost > s.cands[i].Cost+delays*ms(r.bids.delay) {
+		return i
+	}
+	return slices.IndexFunc(s.cands, func(c Candidate) bool { return c.slot == own.slot })
 }
 
 // tender tells the others of a request that is put off.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -356,6 +357,28 @@ func TestPutOffOnce(t *testing.T) {
 	}
 	if a, err := m.routers[1].BestWorker(t.Context(), p, Options{RequestID: "x", Patient: true, Settled: true}); err != nil || a.Settle != 0 {
 		t.Errorf("put off again: %v", err)
+	}
+}
+
+// TestOwnRanksTie: of those of its own ranks that cost as much a router takes each as often, in place of another's that is
+// hardly better.
+func TestOwnRanksTie(t *testing.T) {
+	m := meet(t, 2, 8)
+	m.crowd(t)
+	r := slices.IndexFunc(m.routers, func(r *Router) bool { return r.members[0].contested() })
+	got := map[uint64]int{}
+	for n := range 400 {
+		id := fmt.Sprint(n)
+		m.routers[r].bids.crowd = 1e6 // it goes on
+		a, later := m.at(t, r, id, Prompt{Local: append(numbers(1, 1), numbers(1_000_000+100*n, 80)...)})
+		if later {
+			t.Fatal("it is put off")
+		}
+		got[a.Worker]++
+		m.routers[r].Free(id)
+	}
+	if len(got) != 4 || slices.Min(slices.Collect(maps.Values(got))) < 70 {
+		t.Errorf("of 400 its own ranks got %v, want 100 each", got)
 	}
 }
 

@@ -379,7 +379,7 @@ type scratch struct {
 	private int // blocks of a prompt whose tokens are not known
 	cands   []Candidate
 	left    []Explained
-	beside  []Candidate  // ranks that others' requests may go to and this one may not; see foresee
+	beside  []Candidate  // ranks that others' requests may go to and this one may not (foresee), or this router's own (near)
 	seen    []seen       // of choices that are to be explained
 	trace   spans.Span   // of the caller
 	times   [2]time.Time // for its parts: when the look-up began, and ended
