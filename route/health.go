@@ -68,9 +68,6 @@ type health struct {
 	before tally
 }
 
-// tally counts what workers said of requests: that they are served, or that they are wrong.
-type tally struct{ well, wrong uint64 }
-
 // send notes that the rank's worker is sent a request. A question (Options.Question) is no probe.
 func (r *Router) send(k load.Key, m *member, client uint64, allowed time.Duration, question bool, now time.Time) *attempt {
 	var a *attempt
@@ -375,34 +372,6 @@ type Blame struct {
 
 // None reports whether no worker was held to anything.
 func (b *Blame) None() bool { return b.worker == nil }
-
-// maxWrong is the most requests in a row that a worker must call wrong before it is doubted,
-// where others were found to say the same.
-const maxWrong = 64
-
-// wrongAlone is how many requests in a row a worker must call wrong before it is doubted where no
-// other can be asked about them: so many of one client's come seldom without another's between them.
-const wrongAlone = 16
-
-// callsWrong notes that the worker calls a request wrong, and reports whether it does so of all that it gets.
-func (r *Router) callsWrong(h *health, alone bool) bool {
-	if h.wrong == 0 {
-		h.before = r.said
-	}
-	h.wrong++
-	r.said.wrong++
-	c := &r.settings.Breaker
-	if alone && (h.wrong < wrongAlone || r.said.well-h.before.well <= r.said.wrong-h.before.wrong-uint64(h.wrong)) {
-		return false
-	}
-	return c.Failures > 0 && h.wrong >= max(c.Failures, h.wrongMost)
-}
-
-// agreed notes that another worker calls the request wrong, too. Who sends only such requests
-// has them asked twice ever more seldom.
-func (h *health) agreed(c *breaker.Config) {
-	h.wrong, h.wrongMost = 0, min(2*max(c.Failures, h.wrongMost), maxWrong)
-}
 
 // Failed tells that the worker of the request's stage did not serve it, or broke off.
 // After several it is left out for a while, and then tried with a few requests. The

@@ -270,7 +270,7 @@ func TestPassedByOptions(t *testing.T) {
 				live = append(live, request{o.RequestID, p, a.Worker, a.Account.Selected})
 			}
 		}
-		if a, b := routers[0].rand.Uint64(), routers[1].rand.Uint64(); a != b {
+		if a, b := routers[0].weigh.Rand.Uint64(), routers[1].weigh.Rand.Uint64(); a != b {
 			t.Fatalf("seed %d: chance goes on otherwise", seed)
 		}
 		a, b := routers[0].Stats(), routers[1].Stats()

@@ -130,7 +130,7 @@ func TestPassedBy(t *testing.T) {
 				}
 			}
 		}
-		if a, b := routers[0].rand.Uint64(), routers[1].rand.Uint64(); a != b {
+		if a, b := routers[0].weigh.Rand.Uint64(), routers[1].weigh.Rand.Uint64(); a != b {
 			t.Fatalf("seed %d: chance goes on otherwise", seed)
 		}
 	}

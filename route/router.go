@@ -90,12 +90,11 @@ type Router struct {
 	mu         sync.Mutex // guards all below
 	settings   Settings
 	policy     Policy
-	observer   Observer // the policy, if it is one of the caller's own that learns
-	peers      int      // workers that are Peers
-	apart      IsApart  // nil: every prefill worker may be paired with every other
-	times      *auto    // predicts, whatever the policy; the policy itself if that does
-	rand       *rand.Rand
-	chance     *rand.PCG // its source
+	observer   Observer  // the policy, if it is one of the caller's own that learns
+	peers      int       // workers that are Peers
+	apart      IsApart   // nil: every prefill worker may be paired with every other
+	times      *auto     // predicts, whatever the policy; the policy itself if that does
+	chance     *rand.PCG // of weigh.Rand
 	table      *load.Table
 	journal    Journal
 	workers    map[uint64]*workerState
@@ -192,7 +191,6 @@ func New(cfg Config) (*Router, error) {
 		workers: make(map[uint64]*workerState), attempts: make(map[load.Key]*attempt), takers: []uint64{},
 		bids: bids{id: cfg.ID},
 	}
-	r.rand = rand.New(r.chance)
 	var ok bool
 	if r.times, ok = policy.(*auto); !ok {
 		r.times = newAuto()
@@ -201,7 +199,7 @@ func New(cfg Config) (*Router, error) {
 	r.noteHeld = r.noteHeldOf
 	r.noteGuessed = r.noteGuessedOf
 	r.scratch.New = func() any { return newScratch() }
-	r.weigh = Weighing{BlockSize: cfg.BlockSize, Settings: &r.settings, Rand: r.rand, holds: r.holds}
+	r.weigh = Weighing{BlockSize: cfg.BlockSize, Settings: &r.settings, Rand: rand.New(r.chance), holds: r.holds}
 	return r, nil
 }
 
