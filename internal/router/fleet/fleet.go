@@ -375,9 +375,13 @@ func (f *Fleet) Open(sp event.Space) (*Model, error) {
 // open returns the space's model, made if absent. f.mu is held.
 func (f *Fleet) open(sp event.Space) (*Model, error) {
 	list := f.Models()
+	var busy route.Thresholds // a model's are of all its spaces, those too that come after they were set
 	for _, m := range list {
 		if m.Space == sp {
 			return m, nil
+		}
+		if m.Space.Model == sp.Model {
+			busy = m.Router.Thresholds()
 		}
 	}
 	if len(list) >= f.cfg.MaxModels {
@@ -405,6 +409,7 @@ func (f *Fleet) open(sp event.Space) (*Model, error) {
 	if tell := f.cfg.Contradicted; tell != nil && f.cfg.Index == Events && f.cfg.Shares == nil {
 		cfg.Doubted = func(id shard.RankID) { tell(sp, id) }
 	}
+	cfg.Settings.Busy = cfg.Settings.Busy.Merge(busy)
 	router, err := route.New(cfg)
 	if err != nil {
 		return nil, err

@@ -120,3 +120,25 @@ func TestAdopt(t *testing.T) {
 	}
 	f.Expire()
 }
+
+// TestLaterSpacesAreAsBusy: thresholds that were set for a model hold for its workers that come later with other blocks or in
+// another group, too.
+func TestLaterSpacesAreAsBusy(t *testing.T) {
+	f := New(Config{Route: route.DefaultSettings(), Log: slog.New(slog.DiscardHandler)})
+	if _, err := f.Open(event.Space{Model: "m", BlockSize: 16}); err != nil {
+		t.Fatal(err)
+	}
+	few := 7
+	if _, err := f.Models()[0].Router.SetThresholds(route.Thresholds{PrefillTokens: &few}); err != nil {
+		t.Fatal(err)
+	}
+	for sp, want := range map[event.Space]bool{{Model: "m", BlockSize: 8}: true, {Model: "m", BlockSize: 16, Group: "g"}: true, {Model: "n", BlockSize: 16}: false} {
+		m, err := f.Open(sp)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := m.Router.Thresholds().PrefillTokens; (got != nil && *got == few) != want {
+			t.Errorf("%+v: %v", sp, got)
+		}
+	}
+}

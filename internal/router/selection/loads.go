@@ -81,13 +81,12 @@ type thresholds struct {
 // thresholds changes those that it has, of all groups of the model.
 func (s *Service) busy(q Request) (Answer, *edge.Problem) {
 	if q.Method == http.MethodGet {
-		list, models := []thresholds{}, s.cfg.Models()
-		for i, m := range models {
+		list := []thresholds{}
+		for _, m := range s.cfg.Models() {
 			t := m.Router.Thresholds()
-			if t == (route.Thresholds{}) || i > 0 && models[i-1].Model == m.Model {
-				continue
+			if n := len(list); t != (route.Thresholds{}) && (n == 0 || list[n-1].Model != m.Model) {
+				list = append(list, thresholds{m.Model, t})
 			}
-			list = append(list, thresholds{m.Model, t})
 		}
 		return Answer{Status: http.StatusOK, Body: edge.JSON(map[string]any{"thresholds": list})}, nil
 	}

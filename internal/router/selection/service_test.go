@@ -412,6 +412,18 @@ func TestBusyThreshold(t *testing.T) {
 	}
 }
 
+// Thresholds of a group are listed though those of one before it are not set.
+func TestThresholdsOfOneGroup(t *testing.T) {
+	first, second := newModel(t, "m", ""), newModel(t, "m", "g")
+	few := 7
+	if _, err := second.Router.SetThresholds(route.Thresholds{PrefillTokens: &few}); err != nil {
+		t.Fatal(err)
+	}
+	if a := ask(t, service(first, second), "GET", "/busy_threshold", ``); !strings.Contains(string(a.Body), `"active_prefill_tokens_threshold":7`) {
+		t.Errorf("%s", a.Body)
+	}
+}
+
 // What is set makes workers busy, and all busy is an answer of its own.
 func TestOverloaded(t *testing.T) {
 	m := newModel(t, "m", "")
