@@ -218,9 +218,6 @@ func (r *Router) firstToken(k load.Key, a *attempt, now time.Time) {
 }
 
 func (r *Router) ended(k load.Key, slot uint32, tokens int) {
-	if k.Owner != r.cfg.ID {
-		return
-	}
 	now, l := r.cfg.Now(), r.table.Load(slot)
 	if a := r.attempts[k]; a != nil {
 		delete(r.attempts, k)

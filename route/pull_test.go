@@ -322,12 +322,6 @@ func TestOtherRoutersPulls(t *testing.T) {
 		"freed":       func(k load.Key) { r.Apply(load.Change{Kind: load.Freed, Key: k}) },
 		"router gone": func(load.Key) { r.DropOwner(2) },
 		"resynced":    func(load.Key) { r.Replace(2, func(func(load.Change) bool) {}) },
-		"worker gone": func(load.Key) {
-			r.RemoveWorker(2)
-			if err := r.SetWorker(Worker{ID: 2, Peer: true}); err != nil {
-				t.Fatal(err)
-			}
-		},
 	}
 	for how, end := range ends {
 		told = nil

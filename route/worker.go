@@ -174,26 +174,23 @@ func discount(depth *[event.NumTiers]uint32, part float64) {
 	}
 }
 
-// leave ends a member and its bookings.
+// leave ends a member and this router's bookings there. Those of others end by these routers' word, as all do: who has not
+// heard of it yet, or knows that the rank is there again, has some that go on.
 func (r *Router) leave(m *member) {
 	r.bySlot[m.slot] = nil
 	r.numbers = r.numbers[:0]
-	r.table.Drop(m.RankID, r.dropped)
+	r.table.Drop(m.RankID, r.cfg.ID, r.dropped)
 }
 
 // dropped is called for each booking that ends without its request's word.
 func (r *Router) dropped(k load.Key) {
 	r.stats.Dropped++
 	r.ended(k, math.MaxUint32, 0)
-	r.times.away.over(r.times, k)
-	if k.Owner == r.cfg.ID {
-		r.record(load.Change{Kind: load.Freed, Key: k})
-	}
+	r.record(load.Change{Kind: load.Freed, Key: k})
 }
 
-// RemoveWorker forgets the worker and ends its bookings, those of other
-// routers too. It reports whether the worker was known. What Config.Index has of it is
-// for who feeds that to take out; Config.Guesses forget it.
+// RemoveWorker forgets the worker and ends this router's bookings there. It reports whether the worker was known.
+// What Config.Index has of it is for who feeds that to take out; Config.Guesses forget it.
 func (r *Router) RemoveWorker(id uint64) bool {
 	if !r.removeWorker(id) {
 		return false

@@ -204,15 +204,15 @@ func (t *Table) Keep(rank shard.RankID) uint32 {
 	return s
 }
 
-// Drop ends all bookings on the rank and gives up its slot. It calls gone, if
-// not nil, for each.
-func (t *Table) Drop(rank shard.RankID, gone func(Key)) {
+// Drop ends the owner's bookings on the rank, and gives up its slot unless others have some there, who see to their end.
+// It calls gone, if not nil, for each.
+func (t *Table) Drop(rank shard.RankID, owner uint64, gone func(Key)) {
 	s, ok := t.numbers[rank]
 	if !ok {
 		return
 	}
 	t.slots[s].kept = false
-	t.endAll(gone, func(b *booking) bool { return b.slot == s })
+	t.endAll(gone, func(b *booking) bool { return b.slot == s && b.key.Owner == owner })
 	t.release(s)
 }
 

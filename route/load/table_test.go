@@ -207,14 +207,15 @@ func history(t *testing.T, cfg Config, seed uint64) {
 			case 0:
 				rank := ranks[1+rng.IntN(len(ranks)-1)]
 				before := -1
-				table.Drop(rank, func(k Key) {
+				owner := rng.Uint64N(2)
+				table.Drop(rank, owner, func(k Key) {
 					if m.live[k].order < before {
 						t.Fatalf("step %d: %v ends after one that was added later", step, k)
 					}
 					before = m.live[k].order
 				})
 				for k, r := range m.live {
-					if r.rank == rank {
+					if r.rank == rank && k.Owner == owner {
 						delete(m.live, k)
 					}
 				}
@@ -270,7 +271,7 @@ func history(t *testing.T, cfg Config, seed uint64) {
 		table.Free(k)
 	}
 	for _, rank := range ranks {
-		table.Drop(rank, nil)
+		table.Drop(rank, 0, nil)
 	}
 	if table.Len() != 0 || table.tree.Live() != 0 || table.first != nil || table.last != nil || table.slots != nil {
 		t.Fatalf("idle, but kept: %d bookings, %d nodes, leases %v %v, %d slots",
