@@ -61,8 +61,8 @@ type Config struct {
 	Retry time.Duration
 	// MessageBytes is the most that a message holds; 0 is 512 KiB. QueueBytes
 	// is the most that waits to be sent, and per peer, to be applied; 0 is 4
-	// MiB. SnapshotBytes is the most that a peer's snapshot may have; 0 is 64
-	// MiB.
+	// MiB. SnapshotBytes is the most that a peer's snapshot may have, and one's own, which tells of what is beyond half of it
+	// how many blocks are in use, and not which; 0 is 64 MiB.
 	MessageBytes, QueueBytes, SnapshotBytes int
 	// Delay, if not nil, is told how long a word takes at most and at least to come to the others, by how long
 	// its own take to come back, if the transport gives the sender a copy.
@@ -288,10 +288,13 @@ func (p *Replicas) serve() error {
 	var parts [][]byte
 	var part []byte
 	const room = 16 // for what stands before the changes
+	most := p.cfg.MessageBytes - headerSize - room
+	left := p.cfg.SnapshotBytes / 2 // behind these blocks are told as numbers: of more, nothing would be taken
 	p.cfg.State.Own(func() { before = p.takeQueue() }, func(c load.Change) {
 		from := len(part)
-		part = appendChange(part, &c, p.cfg.MessageBytes-headerSize-room)
-		if len(part) > p.cfg.MessageBytes-headerSize-room && from > 0 {
+		part = appendChange(part, &c, min(most, left))
+		left -= len(part) - from
+		if len(part) > most && from > 0 {
 			parts = append(parts, part[:from:from])
 			part = append([]byte(nil), part[from:]...)
 		}

@@ -355,6 +355,33 @@ func TestFullQueue(t *testing.T) {
 	}
 }
 
+// TestLongSnapshot: a router has more in use than a snapshot may tell. Its load is known all the same; but blocks that its
+// requests share may count more than once.
+func TestLongSnapshot(t *testing.T) {
+	net := newNetwork(1)
+	change := func(c *Config) { c.MessageBytes, c.SnapshotBytes = 1<<10, 16<<10 }
+	a := net.join(t, 1, change)
+	local := make([]uint64, 200)
+	for i := range 40 {
+		local[199] = uint64(i)
+		if _, err := a.router.BestWorker(t.Context(), route.Prompt{Local: local}, route.Options{RequestID: fmt.Sprint(i), Worker: new(uint64), DPRank: new(uint32)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := net.join(t, 2, change)
+	net.run(t, 3*time.Second, nil)
+	if s := b.replicas.Stats(); s.Synced != 1 || s.Snapshots != 1 || s.Overflow != 0 {
+		t.Errorf("%+v", s)
+	}
+	want, got := a.router.Loads()[0].Load, b.router.Loads()[0].Load
+	if got.DecodeBlocks < want.DecodeBlocks || got.DecodeBlocks > 40*200 {
+		t.Errorf("%v blocks, want %v and no more than all", got.DecodeBlocks, want.DecodeBlocks)
+	}
+	if got.DecodeBlocks = want.DecodeBlocks; got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
 // TestLeave: the bookings of a router that leaves go at once.
 func TestLeave(t *testing.T) {
 	net := newNetwork(1)
