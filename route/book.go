@@ -15,7 +15,7 @@ func (r *Router) book(k load.Key, c *Candidate, s *scratch, o *Options, now time
 		PromptTokens:   s.tokens,
 		NewTokens:      c.NewTokens,
 		ExpectedOutput: o.output(),
-		Leased:         true,
+		Leased:         !o.Watched, // else its end is told, though nothing may be heard of a whole answer for long before
 		// Nothing is to be computed there: its prefill is over before it starts.
 		Prefilled: o.Stage == DecodeStage,
 	}

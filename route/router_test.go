@@ -366,12 +366,13 @@ func TestLeases(t *testing.T) {
 	p := Prompt{Local: prompt(4)}
 	best(t, r, p, Options{RequestID: "steady"})
 	best(t, r, p, Options{RequestID: "stuck"})
+	best(t, r, p, Options{RequestID: "whole", Watched: true, Whole: true}) // whose caller tells of its end, and of nothing before
 	for range 5 {
 		c.add(30 * time.Second)
 		r.Output("steady", 1)
 	}
 	r.Expire()
-	if s := r.Stats(); s.Expired != 1 || s.Live != 1 || r.Free("stuck") || !r.Free("steady") {
+	if s := r.Stats(); s.Expired != 1 || s.Live != 2 || r.Free("stuck") || !r.Free("steady") || !r.Free("whole") {
 		t.Errorf("stats %+v", s)
 	}
 }

@@ -63,8 +63,8 @@ type Settings struct {
 
 	// Busy says from when on a worker gets no more requests. Default never.
 	Busy Thresholds
-	// Lease ends a booking that has made no progress for so long. Default 5
-	// minutes; 0 never.
+	// Lease ends a booking that has made no progress for so long, but for those of requests that are
+	// Watched. Default 5 minutes; 0 never.
 	Lease time.Duration
 	// ReportLifetime is how long a load that an engine reported counts. Default
 	// 30 seconds.

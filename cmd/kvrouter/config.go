@@ -148,7 +148,7 @@ func (c *config) declareChoice(set *conf.Set) {
 		0: no limit.`, conf.Between(-1, math.MaxInt32), conf.ShowDefault("no limit"))
 	set.Float(&c.BusyTokensPart, "busy-prefill-fraction", -1, `The same, as a part of the tokens that its engine batches at most.
 		Below 0: no limit.`, conf.Between(-1, 1e6), conf.ShowDefault("no limit"))
-	set.Duration(&r.Lease, "booking-lease", d.Lease, "A request without progress for so long counts as over; 0 never.", conf.Between(0, 24*time.Hour))
+	set.Duration(&r.Lease, "booking-lease", d.Lease, "A reservation without progress for so long counts as over; 0 never. What the router passes on ends when it does.", conf.Between(0, 24*time.Hour))
 	set.Duration(&r.ReportLifetime, "report-lifetime", d.ReportLifetime, "How long a load that an engine reported counts.",
 		conf.Between(time.Millisecond, time.Hour))
 	set.Int(&c.Seed, "seed", 1, "Seed of what is by chance. Here: ties, and choices by temperature.", conf.Between(0, math.MaxInt32))
