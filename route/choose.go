@@ -25,13 +25,18 @@ type Session struct {
 // here waits or asks a clock.
 //
 // Candidates are of this call: a policy may write to them (Cost), and Answer has a copy.
-func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Time) (Answer, error) {
+func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Time) (chosen Answer, err error) {
 	k := load.Key{Owner: r.cfg.ID, ID: o.RequestID, Stage: uint8(o.Stage)}
 	if o.RequestID != "" && r.table.Has(k) {
 		r.stats.Duplicate++
 		return Answer{}, fmt.Errorf("booking request %q: %w", o.RequestID, load.ErrDuplicate)
 	}
 	sampled := o.RequestID != "" && r.cfg.Decisions.Sample(now, len(r.members))
+	defer func() {
+		if sampled && err != nil { // it may be asked again, and often
+			r.cfg.Decisions.Unsample(len(r.members))
+		}
+	}()
 	explain := o.Explain || sampled || r.cfg.Log != nil && r.cfg.Log.Enabled(ctx, slog.LevelDebug)
 	r.weigh.PromptTokens, r.counted = s.tokens, false
 	r.weigh.override(o)
@@ -43,13 +48,13 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 		left = r.gather(s, &whoever, now, explain)
 	}
 	if len(s.cands) == 0 {
-		err := &NoWorkerError{Left: left}
-		if err.Overloaded() {
+		none := &NoWorkerError{Left: left}
+		if none.Overloaded() {
 			r.stats.Overloaded++
 		} else {
 			r.stats.NoWorker++
 		}
-		return Answer{}, err
+		return Answer{}, none
 	}
 	contest := r.contend(s, o, k, now)
 	preferred, err := r.policy.Choose(&r.weigh, s.cands)

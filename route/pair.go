@@ -118,6 +118,9 @@ func (r *Router) choosePair(ctx context.Context, s *scratch, o *Options) (Pair, 
 	decode, err := r.choose(ctx, s, o, now)
 	if err != nil {
 		if a := r.attempts[r.key(o.RequestID, PrefillStage)]; o.RequestID != "" && a != nil {
+			if a.table != nil {
+				r.cfg.Decisions.Unsample(len(r.members))
+			}
 			a.followed = followed{chosen: true} // of which nothing came
 			r.free(r.key(o.RequestID, PrefillStage))
 		}

@@ -67,17 +67,22 @@ func (l *Log) Sample(now time.Time, rows int) bool {
 		return false
 	}
 	at := now.UnixNano()
-	takes := int64(max(rows, 1)) * int64(time.Second) / int64(l.cfg.Rows)
 	for {
 		next := l.next.Load()
 		if next > at {
 			return false
 		}
-		if l.next.CompareAndSwap(next, max(next, at-int64(time.Second))+takes) {
+		if l.next.CompareAndSwap(next, max(next, at-int64(time.Second))+l.takes(rows)) {
 			return true
 		}
 	}
 }
+
+// Unsample takes back a Sample that was granted, as nothing was chosen.
+func (l *Log) Unsample(rows int) { l.next.Add(-l.takes(rows)) }
+
+// takes is for how long, in nanoseconds, no other table is written after one of so many rows.
+func (l *Log) takes(rows int) int64 { return int64(max(rows, 1)) * int64(time.Second) / int64(l.cfg.Rows) }
 
 // ID returns an id that no other decision has; "" of a nil Log.
 func (l *Log) ID() string {
