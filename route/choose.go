@@ -101,7 +101,7 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 			return Answer{}, err
 		}
 		a.Overdue = r.allowed(o, &a.Candidate, &e)
-		a.First = time.Duration(e.first * float64(time.Millisecond))
+		a.First = duration(e.first)
 		allowed := a.Overdue
 		if a.Quiet = r.quiet(); o.Question || allowed == 0 {
 			allowed, a.Quiet = 0, 0

@@ -135,8 +135,15 @@ func (r *Router) allowed(o *Options, c *Candidate, e *estimate) time.Duration {
 	if o.Whole {
 		ms += answer
 	}
-	const longest = math.MaxInt64 / 4 // more is no Duration, added to others
-	return max(r.settings.OverdueAfter, time.Duration(finite(patience*ms*float64(time.Millisecond), 0, longest)))
+	return max(min(r.settings.OverdueAfter, longest), duration(patience*ms))
+}
+
+// longest is the longest time that is predicted, or waited for: more is no Duration, added to others.
+const longest = math.MaxInt64 / 4
+
+// duration is so many ms.
+func duration(ms float64) time.Duration {
+	return time.Duration(finite(ms*float64(time.Millisecond), 0, longest))
 }
 
 // spokeNow notes that something came from the request's worker.
