@@ -82,7 +82,9 @@ func (l *Log) Sample(now time.Time, rows int) bool {
 func (l *Log) Unsample(rows int) { l.next.Add(-l.takes(rows)) }
 
 // takes is for how long, in nanoseconds, no other table is written after one of so many rows.
-func (l *Log) takes(rows int) int64 { return int64(max(rows, 1)) * int64(time.Second) / int64(l.cfg.Rows) }
+func (l *Log) takes(rows int) int64 {
+	return int64(max(rows, 1)) * int64(time.Second) / int64(l.cfg.Rows)
+}
 
 // ID returns an id that no other decision has; "" of a nil Log.
 func (l *Log) ID() string {

@@ -188,14 +188,6 @@ func (t *Table) Find(rank shard.RankID) (uint32, bool) {
 // Slots returns how many slot numbers there are: all are below it.
 func (t *Table) Slots() int { return len(t.slots) }
 
-// Rank returns whose slot it is, if anyone's.
-func (t *Table) Rank(s uint32) (shard.RankID, bool) {
-	if int(s) >= len(t.slots) {
-		return shard.RankID{}, false
-	}
-	return t.slots[s].rank, t.slots[s].used
-}
-
 // Keep makes the rank's slot stay while it has no live request, and returns
 // it.
 func (t *Table) Keep(rank shard.RankID) uint32 {
