@@ -27,8 +27,11 @@ func (r *Router) takersOf(o *Options, now time.Time) []uint64 {
 	r.takers = r.takers[:0]
 	well := r.allWell(now)
 	for _, m := range r.members {
+		if n := len(r.takers); n > 0 && r.takers[n-1] == m.RankID.Worker {
+			continue // a worker's ranks stand together, mostly
+		}
 		l := r.table.Load(m.slot)
-		if r.eligible(m, &part, now, well) == Eligible && r.busy(m, &l, now) == Eligible && !slices.Contains(r.takers, m.RankID.Worker) {
+		if r.eligible(m, &part, now, well) == Eligible && r.busy(m, &l, now) == Eligible {
 			r.takers = append(r.takers, m.RankID.Worker)
 		}
 	}

@@ -26,8 +26,8 @@ func (deviceAware) Choose(w *Weighing, cands []Candidate) (int, error) {
 	case ranks[1] > 0 && cpu < other:
 		wins = 1
 	}
+	byRequests(cands)
 	for i := range cands {
-		cands[i].Cost = float64(cands[i].Requests)
 		if group(&cands[i]) != wins {
 			cands[i].Cost = math.Inf(1) // no temperature reaches it
 		}

@@ -11,9 +11,7 @@ func (direct) Choose(w *Weighing, cands []Candidate) (int, error) {
 	if !w.Pinned {
 		return 0, fmt.Errorf("%w: in mode direct a request names its worker", ErrSettings)
 	}
-	for i := range cands {
-		cands[i].Cost = float64(cands[i].Requests) // among the worker's ranks
-	}
+	byRequests(cands) // among the worker's ranks
 	return w.Lowest(cands), nil
 }
 

@@ -8,10 +8,15 @@ type leastLoaded struct{}
 func (leastLoaded) UsesIndex(*Weighing) bool { return false }
 
 func (leastLoaded) Choose(w *Weighing, cands []Candidate) (int, error) {
+	byRequests(cands)
+	return w.Lowest(cands), nil
+}
+
+// byRequests sets the cost: live requests.
+func byRequests(cands []Candidate) {
 	for i := range cands {
 		cands[i].Cost = float64(cands[i].Requests)
 	}
-	return w.Lowest(cands), nil
 }
 
 func (leastLoaded) Formula(_ *Weighing, c *Candidate) string {

@@ -8,9 +8,7 @@ type powerOfTwo struct{}
 func (powerOfTwo) UsesIndex(*Weighing) bool { return false }
 
 func (powerOfTwo) Choose(w *Weighing, cands []Candidate) (int, error) {
-	for i := range cands {
-		cands[i].Cost = float64(cands[i].Requests)
-	}
+	byRequests(cands)
 	a := w.Rand.IntN(len(cands))
 	if len(cands) == 1 {
 		return a, nil

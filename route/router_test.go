@@ -412,6 +412,18 @@ func TestWorkerLeaves(t *testing.T) {
 	}
 }
 
+// TestManyRanks: a worker registers with as many ranks as it may; whatever places others have left, all stand in order.
+func TestManyRanks(t *testing.T) {
+	r, _, _ := open(t, nil, Worker{ID: 1, Ranks: 5}, Worker{ID: 2})
+	r.RemoveWorker(1)
+	if err := r.SetWorker(Worker{ID: 3, Ranks: maxRanks}); err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Loads()) != maxRanks+1 || !slices.IsSortedFunc(r.members, func(a, b *member) int { return int(a.slot) - int(b.slot) }) {
+		t.Errorf("%d ranks, or in another order", len(r.Loads()))
+	}
+}
+
 // TestPair: the prefill worker carries the prompt's tokens and no blocks, the
 // decode worker its blocks and no tokens; without a prefill worker the decode
 // worker carries all.

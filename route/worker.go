@@ -125,13 +125,14 @@ func (r *Router) SetWorker(w Worker) error {
 	for i := range w.Ranks {
 		r.join(st, shard.RankID{Worker: w.ID, DPRank: w.FirstRank + i})
 	}
+	slices.SortFunc(r.members, func(a, b *member) int { return cmp.Compare(a.slot, b.slot) })
 	return nil
 }
 
 // maxRanks bounds a worker's ranks and their numbers.
 const maxRanks = 1 << 16
 
-// join makes the rank a member if it is none.
+// join makes the rank a member if it is none. The caller sorts members.
 func (r *Router) join(w *workerState, id shard.RankID) {
 	slot := r.table.Keep(id)
 	if int(slot) < len(r.bySlot) && r.bySlot[slot] != nil {
@@ -143,7 +144,6 @@ func (r *Router) join(w *workerState, id shard.RankID) {
 	}
 	r.bySlot[slot] = m
 	r.members = append(r.members, m)
-	slices.SortFunc(r.members, func(a, b *member) int { return cmp.Compare(a.slot, b.slot) })
 	r.numbers = r.numbers[:0] // the index may know a rank that had no slot
 }
 
