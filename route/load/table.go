@@ -204,7 +204,9 @@ func (t *Table) Drop(rank shard.RankID, owner uint64, gone func(Key)) {
 		return
 	}
 	t.slots[s].kept = false
-	t.endAll(gone, func(b *booking) bool { return b.slot == s && b.key.Owner == owner })
+	if t.slots[s].requests > 0 { // else all need not be looked through
+		t.endAll(gone, func(b *booking) bool { return b.slot == s && b.key.Owner == owner })
+	}
 	t.release(s)
 }
 
