@@ -36,7 +36,7 @@ func TestAnyOverdueRequestTells(t *testing.T) {
 				all, last = append(all[:i], all[i+1:]...), c.Now()
 				spoke++
 			}
-			c.add(time.Duration(rnd.IntN(int(20 * time.Second))))
+			c.add(time.Duration(rnd.Int64N(int64(20 * time.Second))))
 			out := false
 			for _, w := range all {
 				since := w.sent
