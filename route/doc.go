@@ -14,7 +14,7 @@
 //     before it.
 //   - Without a request id nothing is booked.
 //   - The same calls at the same times with the same seed give the same
-//     choices.
+//     choices; of a router that has met others, with the same ID, too.
 //   - Nothing here reads a clock but through Config.Now, opens a connection or
 //     starts a goroutine.
 //
