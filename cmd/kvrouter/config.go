@@ -151,7 +151,7 @@ func (c *config) declareChoice(set *conf.Set) {
 	set.Duration(&r.Lease, "booking-lease", d.Lease, "A reservation without progress for so long counts as over; 0 never. What the router passes on ends when it does.", conf.Between(0, 24*time.Hour))
 	set.Duration(&r.ReportLifetime, "report-lifetime", d.ReportLifetime, "How long a load that an engine reported counts.",
 		conf.Between(time.Millisecond, time.Hour))
-	set.Int(&c.Seed, "seed", 1, "Seed of what is by chance. Here: ties, and choices by temperature.", conf.Between(0, math.MaxInt32))
+	set.Int(&c.Seed, "seed", 1, "Seed of what is by chance. Here: ties, and choices by temperature. Without --replica-sync give each router another.", conf.Between(0, math.MaxInt32))
 	set.Bool(&c.ReplicaSync, "replica-sync", true, `Tell the other routers of the namespace what this one places. A router that
 		meets no other sends heartbeats only.`)
 	set.Duration(&c.Quota.Every, "tenants-every", 100*time.Millisecond, `How often routers tell each other what tenants used of their
