@@ -7,12 +7,12 @@ skip() {
 }
 
 # pyenv FOLDER MODULES PACKAGES...: $python becomes that of the virtual environment in FOLDER, which is
-# made, with the packages, unless it can import the modules (with commas between). Before it, least=N says
+# made, with the packages, unless it has been, with these, and can import the modules (with commas between). Before it, least=N says
 # that Python 3.N is the oldest that will do (11), and base=MODULE what the Python of the system must have and lend.
 pyenv() {
 	venv=$1 modules=$2 python=$1/bin/python
 	shift 2
-	! "$python" -c "import $modules" 2>/dev/null || return 0
+	[ "$(cat "$venv/packages" 2>/dev/null)" != "$*" ] || ! "$python" -c "import $modules" 2>/dev/null || return 0
 	least=${least:-11} found=
 	for p in ${base:+/usr/bin/python3} python3.14 python3.13 python3.12 python3.11 python3.10 python3; do
 		if "$p" -c "import sys, venv, ensurepip${base:+, $base}; sys.exit(sys.version_info < (3, $least))" 2>/dev/null; then
@@ -25,6 +25,7 @@ pyenv() {
 	rm -rf "$venv"
 	"$found" -m venv ${base:+--system-site-packages} "$venv"
 	"$python" -m pip install --quiet "$@" || skip "$* cannot be installed; is the Python package index reachable?"
+	echo "$*" >"$venv/packages"
 }
 
 # unpack PACKAGE RELEASE FOLDER: the Python files of a wheel, without what it depends on, unless FOLDER is there.
