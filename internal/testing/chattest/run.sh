@@ -12,7 +12,7 @@ cache=${KVATLAS_CHAT_CACHE:-.cache/chat}
 mkdir -p "$cache/templates"
 cache=$(cd "$cache" && pwd)
 
-pyenv "$cache/venv" transformers,jinja2 transformers==5.23.0 jinja2==3.1.6 scikit-build-core
+pyenv "$cache/venv" transformers,jinja2 transformers==5.24.0 jinja2==3.1.6 scikit-build-core
 
 # llama-cpp-python's source carries the templates of some seventy models; the npm packages
 # those of tokenizers.

@@ -8,5 +8,5 @@ target=test-clients
 
 cache=${KVATLAS_CLIENTS_CACHE:-.cache/clients}
 mkdir -p "$cache"
-least=10 pyenv "$(cd "$cache" && pwd)/venv" anthropic,openai openai==3.54.0 anthropic==2.12.0
+least=10 pyenv "$(cd "$cache" && pwd)/venv" anthropic,openai openai==3.57.0 anthropic==2.14.0
 KVATLAS_CLIENTS_PYTHON=$python exec "${GO:-go}" test -count=1 -v -run 'TestPythonClients' ./internal/testing/e2e
