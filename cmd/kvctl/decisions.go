@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -60,25 +61,50 @@ func (c *config) decisions(ctx context.Context, export bool) error {
 	return w.Flush()
 }
 
-// why explains one decision, by its id or by that of its request.
+// mostOfARequest is how many decisions about one request are explained: the last ones.
+const mostOfARequest = 16
+
+// why explains a decision by its id, or all about a request by that one's, the first of them first: of a pair, and of a
+// request that went elsewhere, there are several.
 func (c *config) why(ctx context.Context, id string) error {
-	d := new(account.Decision)
-	err := c.ask(ctx, http.MethodGet, nil, readJSON(d), "v1", "decisions", id)
-	if errors.Is(err, errNoDecision) {
-		var list struct {
-			Decisions []*account.Decision `json:"decisions"`
-		}
-		if err := c.ask(ctx, http.MethodGet, url.Values{"request_id": {id}, "limit": {"1"}}, readJSON(&list), "v1", "decisions"); err != nil {
-			return err
-		}
-		if len(list.Decisions) == 0 {
-			return fmt.Errorf("%q: %w; kvctl decisions lists those that are", id, errNoDecision)
-		}
-		err = c.ask(ctx, http.MethodGet, nil, readJSON(d), "v1", "decisions", list.Decisions[0].ID)
+	d, err := c.decision(ctx, id)
+	if err == nil {
+		return c.explain(d)
 	}
-	if err != nil {
+	if !errors.Is(err, errNoDecision) {
 		return err
 	}
+	var list struct {
+		Decisions []*account.Decision `json:"decisions"`
+	}
+	if err := c.ask(ctx, http.MethodGet, url.Values{"request_id": {id}, "limit": {strconv.Itoa(mostOfARequest)}}, readJSON(&list), "v1", "decisions"); err != nil {
+		return err
+	}
+	if len(list.Decisions) == 0 {
+		return fmt.Errorf("%q: %w; kvctl decisions lists those that are", id, errNoDecision)
+	}
+	for i, listed := range slices.Backward(list.Decisions) {
+		if d, err = c.decision(ctx, listed.ID); err != nil {
+			return err
+		}
+		if err := c.explain(d); err != nil {
+			return err
+		}
+		if i > 0 && !c.json {
+			fmt.Fprintln(c.out)
+		}
+	}
+	return nil
+}
+
+// decision returns the one of that id, with its table.
+func (c *config) decision(ctx context.Context, id string) (*account.Decision, error) {
+	d := new(account.Decision)
+	return d, c.ask(ctx, http.MethodGet, nil, readJSON(d), "v1", "decisions", id)
+}
+
+// explain prints a decision as asked for.
+func (c *config) explain(d *account.Decision) error {
 	if c.json {
 		return json.NewEncoder(c.out).Encode(d)
 	}

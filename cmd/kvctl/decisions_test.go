@@ -31,6 +31,10 @@ func TestDecisions(t *testing.T) {
 	log.Add(d.Time, d, true, true)
 	bare := &account.Decision{Time: d.Time.Add(time.Second), Model: "other\x1b[2J\u202e", RequestID: "ask-2", Predicted: 10, First: &first}
 	log.Add(bare.Time, bare, true, false)
+	for i, phase := range []string{"prefill", "decode"} { // a pair, of which the prefill worker has what is cached
+		part := &account.Decision{Time: d.Time.Add(time.Duration(2+i) * time.Second), RequestID: "ask-3", Phase: phase, Predicted: 10, First: &first}
+		log.Add(part.Time, part, true, false)
+	}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		q := account.Query{ID: strings.TrimPrefix(r.URL.Path, "/v1/decisions/"), RequestID: r.URL.Query().Get("request_id")}
 		if name := r.URL.Query().Get("model_name"); name != "" {
@@ -65,11 +69,13 @@ func TestDecisions(t *testing.T) {
 	}{
 		{"decisions", 0, []string{"k-1", "k-2", "7/0", "busy", "slowest", "?"}, ""},
 		{"decisions --model other\x1b[2J\u202e", 0, []string{"k-2", `other\u001b[2J\u202e`}, ""},
-		{"decisions --json", 0, []string{`{"decisions":[{"id":"k-2"`, `other\u001b[2J\u202e`}, ""},
+		{"decisions --json", 0, []string{`{"decisions":[{"id":"k-4"`, `"id":"k-2"`, `other\u001b[2J\u202e`}, ""},
 		{"decisions export", 0, []string{`"id":"k-1"`, "}\n{", `other\u001b[2J\u202e`}, ""},
 		{"why k-1", 0, []string{"request ask-1", "worker 7/0: 10.0 ms predicted to the first token, 12.5 ms taken", "96 reachable (worker 8/0), 64 selected (less: busy), ? found",
 			"*", "10.2 ms = all of it", "left out: busy_prefill_tokens"}, ""},
 		{"why ask-1", 0, []string{"k-1  2026-01-02T03:04:05Z"}, ""},
+		{"why ask-3", 0, []string{"k-3  2026-01-02T03:04:07Z", ", prefill, ", "--decisions-rows of kvrouter\n\nk-4  2026-01-02T03:04:08Z", ", decode, "}, ""},
+		{"why ask-3 --json", 0, []string{`{"id":"k-3"`, "}\n{\"id\":\"k-4\""}, ""},
 		{"why k-2", 0, []string{"? reachable", "no table of candidates was written"}, ""},
 		{"why k-1 --json", 0, []string{`{"id":"k-1"`, `"cost":null`}, ""},
 		{"why k-9", 3, nil, "no such decision is kept"},
