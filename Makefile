@@ -134,10 +134,12 @@ test-tokens: ## ids of real models' tokenizers against the libraries' (npm and P
 
 # What a target beside a writer covers depends on the scheduler, so that inputs
 # never get smaller: without a limit most of the time goes into trying.
+# Before Go 1.27 one may fail as its time ends, with nothing found (golang/go#75804): where no input was written, it runs again.
 fuzz: ## run each fuzz target for FUZZTIME (20s)
 	@set -e; for p in $$($(GO) list $(PKG)); do \
 		for f in $$($(GO) test -list '^Fuzz' $$p | grep '^Fuzz' || true); do \
-			echo "== $$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1s $$p; \
+			echo "== $$p $$f"; set -- -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1s $$p; \
+			$(GO) test "$$@" || { [ -z "$$(git status --porcelain -uall -- '*/testdata/fuzz/*')" ] && $(GO) test "$$@"; }; \
 		done; \
 	done
 
