@@ -254,6 +254,9 @@ func TestWhatApplyRefuses(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	if err := a.Apply(t.Context(), nil); !errors.Is(err, event.ErrEncode) {
+		t.Errorf("nothing: %v", err)
+	}
 	orphan := event.Event{Kind: event.Stored, HasParent: true, Parent: 9, Engine: []uint64{1, 2}, Local: []uint64{1, 2}}
 	if err := a.Apply(t.Context(), &event.Batch{Space: space, Events: []event.Event{orphan}}); err != nil {
 		t.Fatal(err)

@@ -51,6 +51,9 @@ var ErrEncode = errors.New("batch cannot be encoded")
 // Check returns nil if the batch (or heartbeat) has a native encoding, else an
 // error that wraps ErrEncode and says what is wrong.
 func (b *Batch) Check() error {
+	if b == nil {
+		return fmt.Errorf("%w: there is none", ErrEncode)
+	}
 	if b.Space.BlockSize < 1 || b.Space.BlockSize > maxBlockSize {
 		return fmt.Errorf("%w: block size %d, give 1 to %d", ErrEncode, b.Space.BlockSize, maxBlockSize)
 	}
