@@ -250,15 +250,20 @@ func (a *attempt) overdue(now time.Time) bool {
 // overdue reports whether a request is that waits for the worker: not the oldest of all need be the first, as those
 // that are not watched, or are to come as a whole, have longer.
 func (h *health) overdue(now time.Time) bool {
-	if now.After(h.calmUntil) {
-		h.calmUntil = now.Add(time.Hour)
-		for a := h.oldest; a != nil; a = a.newer {
-			if a.allowed > 0 {
-				h.calmUntil = earlier(h.calmUntil, a.since().Add(a.allowed))
-			}
+	if !now.After(h.calmUntil) {
+		return false
+	}
+	until := now.Add(time.Hour)
+	for a := h.oldest; a != nil; a = a.newer {
+		if a.overdue(now) {
+			return true
+		}
+		if a.allowed > 0 {
+			until = earlier(until, a.since().Add(a.allowed))
 		}
 	}
-	return now.After(h.calmUntil)
+	h.calmUntil = until
+	return false
 }
 
 // since is from when on its worker has been giving nothing.

@@ -67,26 +67,23 @@ const mostOfARequest = 16
 // why explains a decision by its id, or all about a request by that one's, the first of them first: of a pair, and of a
 // request that went elsewhere, there are several.
 func (c *config) why(ctx context.Context, id string) error {
-	d, err := c.decision(ctx, id)
+	d := new(account.Decision)
+	err := c.ask(ctx, http.MethodGet, nil, readJSON(d), "v1", "decisions", id)
 	if err == nil {
 		return c.explain(d)
 	}
 	if !errors.Is(err, errNoDecision) {
 		return err
 	}
-	var list struct {
-		Decisions []*account.Decision `json:"decisions"`
-	}
-	if err := c.ask(ctx, http.MethodGet, url.Values{"request_id": {id}, "limit": {strconv.Itoa(mostOfARequest)}}, readJSON(&list), "v1", "decisions"); err != nil {
+	var all []*account.Decision
+	query := url.Values{"request_id": {id}, "format": {"jsonl"}, "limit": {strconv.Itoa(mostOfARequest)}}
+	if err := c.ask(ctx, http.MethodGet, query, readLines(&all), "v1", "decisions"); err != nil {
 		return err
 	}
-	if len(list.Decisions) == 0 {
+	if len(all) == 0 {
 		return fmt.Errorf("%q: %w; kvctl decisions lists those that are", id, errNoDecision)
 	}
-	for i, listed := range slices.Backward(list.Decisions) {
-		if d, err = c.decision(ctx, listed.ID); err != nil {
-			return err
-		}
+	for i, d := range slices.Backward(all) {
 		if err := c.explain(d); err != nil {
 			return err
 		}
@@ -95,12 +92,6 @@ func (c *config) why(ctx context.Context, id string) error {
 		}
 	}
 	return nil
-}
-
-// decision returns the one of that id, with its table.
-func (c *config) decision(ctx context.Context, id string) (*account.Decision, error) {
-	d := new(account.Decision)
-	return d, c.ask(ctx, http.MethodGet, nil, readJSON(d), "v1", "decisions", id)
 }
 
 // explain prints a decision as asked for.
@@ -191,6 +182,22 @@ func msOf(f *float64) string {
 		return "?"
 	}
 	return strconv.FormatFloat(*f, 'f', 1, 64)
+}
+
+// readLines reads the decisions of an export.
+func readLines(all *[]*account.Decision) func(io.Reader) error {
+	return func(body io.Reader) error {
+		for lines := json.NewDecoder(body); ; {
+			d := new(account.Decision)
+			switch err := lines.Decode(d); {
+			case errors.Is(err, io.EOF): // and not in the middle of one
+				return nil
+			case err != nil:
+				return fmt.Errorf("reading the router's answer: %w", err)
+			}
+			*all = append(*all, d)
+		}
+	}
 }
 
 func readJSON(v any) func(io.Reader) error {

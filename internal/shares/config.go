@@ -47,7 +47,7 @@ func (c *Config) Declare(set *conf.Set) {
 	set.Check(c.Check)
 }
 
-// Check refuses addresses that are none.
+// Check refuses addresses that are none, and what is below 0.
 func (c *Config) Check() error {
 	for _, text := range c.URLs {
 		switch u, err := url.Parse(text); {
@@ -58,7 +58,7 @@ func (c *Config) Check() error {
 		}
 	}
 	if c.Wait < 0 || c.Every < 0 || c.Inflight < 0 {
-		return errors.New("--shares: a time or a bound is negative")
+		return fmt.Errorf("--shares: %v for an answer, asked every %v, %d requests at once: give nothing below 0", c.Wait, c.Every, c.Inflight)
 	}
 	if len(c.URLs) > stream.MaxPartitions {
 		return fmt.Errorf("--shares: %d addresses, at most %d", len(c.URLs), stream.MaxPartitions)
