@@ -44,7 +44,7 @@ func TestHistoriesOfNamesEndEqualToTheOracle(t *testing.T) {
 			t.Parallel()
 			var all tally
 			offloaded, unknown := 0, uint64(0)
-			for seed := range uint64(racetest.Few(20 * scale(t))) {
+			for seed := range uint64(racetest.Few(100 * scale(t))) { // of two, none need recover
 				h := newHistory(t, seed, mode == "core")
 				ps := newPrompts(seed)
 				for _, s := range h.workers {
